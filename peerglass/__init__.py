@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from peerglass.attribution import Attribution, explain
-    from peerglass.frames import audit_signal, forecast_metrics, run_book
+    from peerglass.measures import audit_signal, features, forecast_metrics, run_book
     from peerglass.network import PeerNetwork, peer_network
     from peerglass.running import ingest, init, prices, run_config
     from peerglass.runs import Run, list_runs, open_run
     from peerglass.scoring import Model, load_model
-    from peerglass.signals import Backtest, backtest
+    from peerglass.signals import Backtest, backtest, compare
     from pipelines.errors import PeerglassError
 
 __all__ = [
@@ -34,7 +34,9 @@ __all__ = [
     "Run",
     "audit_signal",
     "backtest",
+    "compare",
     "explain",
+    "features",
     "forecast_metrics",
     "ingest",
     "init",
@@ -50,12 +52,12 @@ __all__ = [
 _MODULES = {
     "pipelines.errors": ("PeerglassError",),
     "peerglass.attribution": ("Attribution", "explain"),
-    "peerglass.frames": ("audit_signal", "forecast_metrics", "run_book"),
+    "peerglass.measures": ("audit_signal", "features", "forecast_metrics", "run_book"),
     "peerglass.network": ("PeerNetwork", "peer_network"),
     "peerglass.running": ("ingest", "init", "prices", "run_config"),
     "peerglass.runs": ("Run", "list_runs", "open_run"),
     "peerglass.scoring": ("Model", "load_model"),
-    "peerglass.signals": ("Backtest", "backtest"),
+    "peerglass.signals": ("Backtest", "backtest", "compare"),
 }
 """Module -> names of the public API that it defines."""
 

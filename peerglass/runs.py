@@ -21,7 +21,7 @@ from pipelines.run.record import RecordedRun, list_records
 from pipelines.run.record import open_run as open_recorded_run
 from pipelines.train.trials import ledger_state
 
-_OUTPUT = Path("data/runs")
+OUTPUT = Path("data/runs")
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +231,7 @@ class Run:
             raise ConfigError(f"The run {self.id} has no model {name!r}, only {', '.join(self.models)}.")
 
 
-def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
+def open_run(name: str | Path = "latest", output: str | Path = OUTPUT) -> Run:
     """Open a run, or the measured signals of a file.
 
     Parameters
@@ -259,7 +259,7 @@ def open_run(name: str | Path = "latest", output: str | Path = _OUTPUT) -> Run:
     return Run(measured or open_recorded_run(str(name), Path(output)))
 
 
-def list_runs(output: str | Path = _OUTPUT) -> pl.DataFrame:
+def list_runs(output: str | Path = OUTPUT) -> pl.DataFrame:
     """List the runs in a folder of runs, the one that was started last first.
 
     Parameters

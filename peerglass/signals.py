@@ -1,48 +1,84 @@
-"""Signals of a user's own, measured like a model's forecasts."""
+"""Signals of a user's own: measured like a model's forecasts, and compared with others and with models."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import polars as pl
 
-from peerglass.frames import check_signals
-from pipelines.config.load import load_config
+from peerglass.frames import answer, is_frame, page_table, price_rows, signal_table
+from peerglass.runs import OUTPUT, Run
+from pipelines import sweeps
+from pipelines.config.draft import book_sizes
+from pipelines.config.load import check_config, load_config, merge_settings, parse_override
 from pipelines.config.schema import Config
 from pipelines.dataset.market import build_market
-from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
-from pipelines.errors import ConfigError, DataError
-from pipelines.results.evaluate_signals import guard_table, place_signals, signal_tables, with_tradable_delay
-from pipelines.results.recount import recounted_tables
-from pipelines.results.signal_file import SignalTable
-from pipelines.train.trials import signal_trials
+from pipelines.errors import ConfigError
+from pipelines.evaluate_file import write_signal_report
+from pipelines.format import IC, RATIO, number
+from pipelines.progress import Silent
+from pipelines.results.evaluate_signals import (
+    MeasuredMarket,
+    PreparedSignals,
+    failed,
+    lake_market,
+    measure_signals,
+    prepare_signals,
+)
+from pipelines.results.recount import recount
+from pipelines.results.run_comparison import (
+    ComparedModel,
+    Comparison,
+    candidate,
+    describe_candidates,
+    open_candidate,
+)
+from pipelines.results.run_comparison import compare as compare_candidates
+from pipelines.results.sweeps import axes_of
+from pipelines.run.evaluations import StoredEvaluation
+from pipelines.run.locks import Locks
 
 if TYPE_CHECKING:
-    import pandas as pd
+    import plotly.graph_objects as go
+
+    from peerglass.frames import Frame, Table
+
+    Market: TypeAlias = str | Path | Config | Frame
+    Chart: TypeAlias = Literal["net_asset_value", "cumulative_ic", "quantiles", "ic_decay", "skill", "sharpe"]
+
+_HAZARD = (
+    "The prices come from a frame, so nothing is known of delistings, corrections and dates of publication."
+)
+_IN_MEMORY: Mapping[str, Any] = {  # of a config without files; what trains models is never used
+    "name": "frame",
+    "source": {"kind": "files", "prices": "frame"},
+    "universe": {"min_history": 1},
+    "folds": {"scheme": "expanding", "train": 1, "valid": 1, "test": 1, "embargo": 0},
+    "models": {"zero": {}},
+    "output": "data/runs",
+}
 
 
 @dataclass(frozen=True, eq=False)
 class Backtest:
-    """The measures of one or more signals.
+    """The measures of one or more signals. Made by :func:`backtest`.
 
     Attributes
     ----------
     config
-        The config whose lake, universe, label, books and costs were used.
-    tables
-        Name -> table, as in the evaluation of a run; the column ``model`` holds the name of the signal. Also
-        ``rows`` (values left out, by reason) and ``guard`` (checks of each signal for look-ahead).
-    used
-        Signal -> number of its values that were measured: firms of the universe on sessions of the lake.
-    left_out
-        Signal -> number of its other values, which were ignored.
-    trials
-        Number of trials that count against these signals at the time of the call, themselves included.
+        The settings: label, books and costs; of a config also its lake and universe.
+    prepared
+        The signals on their market, as the pipeline measures them.
+    evaluation
+        The stored tables.
+    like
+        The frame of the signals, whose kind the tables have.
 
     Examples
     --------
@@ -52,96 +88,395 @@ class Backtest:
     >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
     >>> found.ladder["model"][0]
     'reversal'
+    >>> found.report().name
+    'report.html'
     """
 
     config: Config
-    tables: Mapping[str, pl.DataFrame]
-    used: Mapping[str, int]
-    left_out: Mapping[str, int]
-    trials: int
+    prepared: PreparedSignals
+    evaluation: StoredEvaluation
+    like: Frame
+
+    def __repr__(self) -> str:
+        return f"<peerglass backtest {self.id}: {', '.join(self.signals)}>"
+
+    def _repr_html_(self) -> str:
+        ladder = self.polars["ladder"].filter(delay=self.config.label.delay)
+        deflated = dict(self.polars["significance"].select("model", "deflated_sharpe").reverse().iter_rows())
+        bad, book = failed(self.polars["guard"]), next(iter(self.config.backtest.books))
+        cells = [
+            (
+                row["model"],
+                IC.text(row["ic"]),
+                RATIO.text(row["ic_t"]),
+                RATIO.text(row[f"{book}.sharpe_net"]),
+                number(deflated[row["model"]], 2, unknown="?"),
+                f"fails {bad[row['model']][0]}" if row["model"] in bad else "no look-ahead found",
+            )
+            for row in ladder.iter_rows(named=True)
+        ]
+        heading = ("signal", "IC", "t", f"Sharpe net, {book}", "deflated", "guard")
+        said = " ".join([*self.notes, f"{self.trials} trials counted. Files: {self.folder}"])
+        return page_table(f"Backtest {self.id}", heading, cells, said)
 
     @property
-    def ladder(self) -> pl.DataFrame:
+    def id(self) -> str:
+        """Name under which the results are stored: `peerglass compare` and `runs` know it."""
+        return self.prepared.measured.run_id
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the results."""
+        return self.prepared.measured.folder
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """Names of the signals that were measured."""
+        return tuple(self.prepared.placed.signals)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not measured, and other remarks, one sentence each."""
+        return self.prepared.measured.record.notes
+
+    @cached_property
+    def polars(self) -> Mapping[str, pl.DataFrame]:
+        """Name -> table, of polars whatever the signals came in."""
+        stored = {
+            path.stem: pl.read_parquet(path) for path in sorted(self.evaluation.folder.glob("*.parquet"))
+        }
+        return {**stored, **self.evaluation.recounted}
+
+    @cached_property
+    def tables(self) -> Mapping[str, Table]:
+        """Name -> table, as in the evaluation of a run; the column ``model`` holds the name of the signal.
+
+        Also ``rows`` (values left out, by reason) and ``guard`` (checks of each signal for look-ahead). They
+        are of the kind of the frame of signals.
+        """
+        return {name: answer(rows, self.like) for name, rows in self.polars.items()}
+
+    @property
+    def ladder(self) -> Table:
         """One row per signal and delay: information coefficients, Sharpe ratios and turnover."""
         return self.tables["ladder"]
 
+    @property
+    def used(self) -> Mapping[str, int]:
+        """Signal -> number of its values that were measured: those of firms in the universe."""
+        return {name: self.prepared.placed.used(name) for name in self.signals}
 
-def backtest(
-    frame: pl.DataFrame | pd.DataFrame, config: str | Path | Config, overrides: Iterable[str] = ()
-) -> Backtest:
-    """Measure signals before and after costs, on the newest data in a config's lake.
+    @property
+    def left_out(self) -> Mapping[str, int]:
+        """Signal -> number of its other values, which were ignored; the table ``rows`` gives the reasons."""
+        known = pl.col("reason") != "missing value"
+        every = dict(
+            self.polars["rows"].filter(known).group_by("signal").agg(pl.col("rows").sum()).iter_rows()
+        )
+        return {name: every[name] - number for name, number in self.used.items()}
 
-    Every book of every signal is a trial, and is recorded in the ledger of the config's output folder before
-    it is measured, with its returns afterwards. Nothing else is stored.
+    @property
+    def trials(self) -> int:
+        """Number of trials that count against these signals at the time of the call, themselves included."""
+        return int(self.polars["trials"]["trials"][0])
+
+    def report(self) -> Path:
+        """Write the tear sheet, one HTML file, as `peerglass backtest FILE` does, and return its path."""
+        measured = self.prepared.measured
+        with _locks() as locks:
+            locks.lock_run(measured.folder)
+            return write_signal_report(measured, recount(measured, self.evaluation), Silent()).resolve()
+
+    def sweep(self, grid: Mapping[str, Sequence[Any]], book: str | None = None) -> SignalSweep:
+        """Measure a book of the signals in every combination of settings; each other book is a trial.
+
+        Parameters
+        ----------
+        grid
+            Setting -> values. A setting is one of the book (``quantiles``), of the costs or the execution
+            (``half_spread_bps``), or ``delay``, as in ``peerglass backtest --sweep``.
+        book
+            Name of the book. None: the first one.
+
+        Raises
+        ------
+        ConfigError
+            If a setting is not known, or a value is out of range.
+
+        Examples
+        --------
+        >>> import peerglass
+        >>> prices = peerglass.prices("tiny.yaml")
+        >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+        >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+        >>> found.sweep({"half_spread_bps": [0, 20]}).table["half_spread_bps"].to_list()
+        [0, 20]
+        """
+        config = self.prepared.config
+        book = next(iter(config.backtest.books)) if book is None else book
+        axes = axes_of([(name, tuple(values)) for name, values in grid.items()], config.backtest, book)
+        with _locks() as locks:
+            locks.lock_run(self.folder)
+            made = sweeps.measure_sweep(sweeps.Swept.of(self.prepared), sweeps.Grid.made(axes, config, book))
+        return SignalSweep(answer(made.result.table, self.like), made)
+
+    def plot(self, chart: Chart = "net_asset_value", *, book: str | None = None) -> go.Figure:
+        """Draw a chart of the signals at the first delay that can be traded.
+
+        Parameters
+        ----------
+        chart
+            Name of the function of `peerglass.charts`.
+        book
+            Name of the book of ``net_asset_value`` and ``sharpe``. None: the first one.
+
+        Examples
+        --------
+        >>> import peerglass
+        >>> prices = peerglass.prices("tiny.yaml")
+        >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
+        >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
+        >>> found.plot("quantiles").data[0].name
+        'reversal'
+        """
+        from peerglass import charts
+
+        delay, drawn = self.config.label.delay, getattr(charts, chart)
+        if chart == "ic_decay":
+            return drawn(self)
+        if chart in ("net_asset_value", "sharpe"):
+            return drawn(self, next(iter(self.config.backtest.books)) if book is None else book, delay)
+        return drawn(self, delay)
+
+
+@dataclass(frozen=True, eq=False)
+class SignalSweep:
+    """A book of signals in every combination of settings. Made by :meth:`Backtest.sweep`.
+
+    Attributes
+    ----------
+    table
+        One row per signal and combination: the settings, Sharpe ratios, return, risk, turnover and costs.
+    stored
+        The sweep as the pipeline keeps it.
+    """
+
+    table: Table
+    stored: sweeps.StoredSweep
+
+    def __repr__(self) -> str:
+        return self.stored.describe(as_json=False)
+
+    def _repr_html_(self) -> str:
+        axes = [axis.name for axis in self.stored.axes]
+        rows = self.stored.result.table.sort("sharpe_net", descending=True, nulls_last=True)
+        cells = [
+            (
+                row["signal"],
+                *(str(row[name]) for name in axes),
+                RATIO.text(row["sharpe_net"]),
+                number(row["deflated_sharpe"], 2, unknown="?"),
+            )
+            for row in rows.iter_rows(named=True)
+        ]
+        heading = ("signal", *axes, "Sharpe net", "deflated")
+        return page_table("Sweep, the best first", heading, cells, " ".join(self.stored.sentences))
+
+    @property
+    def page(self) -> Path:
+        """HTML page of the sweep."""
+        return self.stored.page.resolve()
+
+
+def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> Backtest:
+    """Measure signals before and after costs, as `peerglass backtest FILE` does.
+
+    Every book of every signal is a trial, and is recorded in the ledger of the output folder before it is
+    measured, with its returns afterwards. The tables are stored in a folder of their own beside the runs, so
+    that `peerglass compare`, `runs` and `report` know them.
 
     Parameters
     ----------
-    frame
-        date, ticker, and one column of numbers per signal. A value dated t must have been known at the close
-        of t; the table ``guard`` shows what betrays that it was not. Higher means better. Null and NaN mean
-        no signal.
-    config
-        Path of a YAML config, or a loaded one; gives lake, universe, label, books and costs.
+    signals
+        One signal or more: a long or wide frame of polars or pandas, or a series (`peerglass.frames`). A
+        value dated t must have been known at the close of t; the table ``guard`` shows what betrays that it
+        was not. Higher means better. Null and NaN mean no signal.
+    market
+        Path of a YAML config, or a loaded one, which gives lake, universe, label, books and costs; or a frame
+        of prices, as for `peerglass.run_book`. On prices, every firm is in the universe while it has
+        a price, the books fit the number of firms as those of `peerglass.init` do, other settings are the
+        defaults of a config, results are stored below ``data/runs``, and the trials of all frames in that
+        folder count against each other.
     overrides
-        ``key=value`` settings as in ``--set``, for a config that is given by its path.
+        ``key=value`` settings as in ``--set``, such as ``label.horizon=5`` or ``output=elsewhere``; not for a
+        config that is loaded already.
 
     Raises
     ------
     ConfigError
-        If the config is invalid.
+        If a setting is invalid.
     DataError
         If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
-        signal has no value in the universe or is constant on every date, or the lake is empty.
+        signal has no value in the universe, all of them are constant on every date, or the lake is empty.
 
     Examples
     --------
     >>> import peerglass
     >>> prices = peerglass.prices("tiny.yaml")
     >>> signal = prices.select("date", "ticker", reversal=-prices["total_return"])
-    >>> found = peerglass.backtest(signal, "tiny.yaml", ["output=elsewhere"])
-    >>> sorted(found.tables)[:2]
-    [...]
+    >>> found = peerglass.backtest(signal, prices, ["output=elsewhere", "label.horizon=5"])
+    >>> found.signals, found.config.label.horizon
+    (('reversal',), 5)
     """
-    checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
-    if isinstance(config, Config) and list(overrides):
-        raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
-    signals = check_signals(frame if isinstance(frame, pl.DataFrame) else pl.from_pandas(frame))
-    checked, _ = with_tradable_delay(checked)
-    table = SignalTable(Path("frame"), signals, ())
-    lake = open_lake(checked)
-    market = build_market(read_market_tables(lake, input_versions(lake)), checked)
-    quarantine = lake.read("quarantine") if lake.exists("quarantine") else None
-    placed = place_signals(table, market, quarantine)
-    used = {name: int(np.isfinite(values_TN).sum()) for name, values_TN in placed.signals.items()}
-    for name, number in used.items():
-        if number == 0:
-            raise DataError(
-                f"The signal {name!r} has no value for a firm of the universe on a session of the lake "
-                f"{lake.root}; check its dates and tickers, and the section universe of the config."
+    table = signal_table(signals)
+    config, market_of = _market_of(market, overrides)
+    with _locks() as locks:
+        prepared = prepare_signals(table, config, market_of, locks)
+        evaluation = measure_signals(prepared, Silent())
+    return Backtest(prepared.measured.config, prepared, evaluation, signals)
+
+
+def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callable[[Config], MeasuredMarket]]:
+    """Settings, and the function that makes their market from a lake or from a frame of prices."""
+    if isinstance(market, Config):
+        if list(overrides):
+            raise ConfigError(
+                "overrides are for a config that is given by its path; this one is loaded already."
             )
-    if placed.constant:
-        raise DataError(
-            f"The signal {placed.constant[0]!r} has the same value for all firms of a date, on every date, "
-            "so it ranks no firm above another; leave this column out."
+        return market, lambda config: lake_market(config, Silent())
+    if not is_frame(market):
+        return load_config(Path(market), overrides, models=False), lambda config: lake_market(
+            config, Silent()
         )
-    output, content = Path(checked.output), {name: table.content(name) for name in used}
-    run_id = f"signals-{hashlib.sha256(''.join(content.values()).encode()).hexdigest()[:10]}"
-    tried = signal_trials(content, checked)
-    own = checked.model_copy(update={"models": {}})  # so that no signal is taken for a model
-    tables, trials = signal_tables(placed, market, own, run_id=run_id, output=output, tried=tried)
-    tables |= recounted_tables(
-        tables["equity"],
-        tables["significance"],
-        tried,
-        own,
-        output,
-        periods_per_year=market.panel.periods_per_year,
-    )
-    tables["guard"] = guard_table(table, placed, market, checked.label.horizon)
-    return Backtest(
-        config=checked,
-        tables=tables,
-        used=used,
-        left_out={name: signals[name].count() - number for name, number in used.items()},
-        trials=trials,
-    )
+    rows = price_rows(market).sort("ticker", "date")
+    settings: dict[str, Any] = dict(_IN_MEMORY)
+    for override in overrides:
+        settings = merge_settings(settings, parse_override(override))
+    folder = Path(str(settings["output"])).absolute()
+    place = str(folder / "frames")  # no such folder: it stands for the prices in the trial ledger
+    settings |= {"output": str(folder), "lake": place}
+    settings["source"] = {**settings["source"], "prices": place}
+    given = settings.get("backtest", {})
+    if isinstance(given, Mapping) and "books" not in given:
+        size = book_sizes(int(np.median(rows.group_by("date").len()["len"].to_numpy())))
+        long_short = {"kind": "quantile_long_short", "quantiles": size["quantiles"]}
+        books = {"long_short": long_short, "long_only": {"kind": "top_k_long_only", "k": size["k"]}}
+        settings["backtest"] = {**given, "books": books}
+    config = check_config(settings, origin="overrides", models=False)
+    content = hashlib.sha256(rows.write_ipc(None).getvalue()).hexdigest()[:16]
+
+    def of_frame(config: Config) -> MeasuredMarket:
+        return MeasuredMarket(
+            market=build_market({"prices": rows}, config),
+            place="a frame of prices",
+            tables={"prices": (0, rows.height)},
+            ids={"prices": content},
+            hazards=(_HAZARD,),
+        )
+
+    return config, of_frame
+
+
+def _locks() -> Locks:
+    return Locks(wait=True, notify=Silent().note)
+
+
+@dataclass(frozen=True, eq=False)
+class SignalComparison:
+    """Signals and models side by side, with paired tests against the first one. Made by :func:`compare`.
+
+    Attributes
+    ----------
+    figures
+        One row per signal or model: mean IC and net Sharpe ratio with their intervals, and deflated Sharpe
+        ratios, all on the dates that all of them have.
+    tests
+        One row per signal or model after the first: ``ic_difference`` to the first one, the mean of the daily
+        differences, with its Newey-West t-statistic ``ic_t`` and interval; the same of the net Sharpe ratio
+        by a paired bootstrap; and ``beats``, the answer: yes, no or unclear.
+    differences
+        Name -> what differs from the first one: data, settings, costs, books.
+    """
+
+    figures: Table
+    tests: Table
+    differences: Mapping[str, tuple[str, ...]]
+    found: Comparison
+
+    def __repr__(self) -> str:
+        return describe_candidates(self.found)
+
+    def _repr_html_(self) -> str:
+        tests = {row["name"]: row for row in self.found.tests.iter_rows(named=True)}
+        cells = []
+        for row in self.found.figures.iter_rows(named=True):
+            test = tests.get(row["name"])
+            against = (
+                ("", "", "")
+                if test is None
+                else (IC.with_sign.text(test["ic_difference"]), RATIO.text(test["ic_t"]), test["beats"])
+            )
+            cells.append((row["name"], IC.text(row["ic"]), RATIO.text(row["sharpe_net"]), *against))
+        first, sessions = self.found.figures.select("name", "sessions").row(0)
+        heading = ("", "IC", "Sharpe net", "IC difference", "t", "beats the first")
+        return page_table(f"Against {first}, {sessions:,} sessions", heading, cells)
+
+
+def compare(
+    *candidates: Backtest | Run | Frame | str, market: Market | None = None, overrides: Iterable[str] = ()
+) -> SignalComparison:
+    """Compare signals and models with the first one, as `peerglass compare` does.
+
+    Parameters
+    ----------
+    *candidates
+        Backtests, with all of their signals; runs, with the model that leads on validation; names of runs in
+        ``data/runs`` or ``RUN:MODEL``; or frames of signals, which are measured first (:func:`backtest`).
+    market, overrides
+        What frames are measured on, as for :func:`backtest`.
+
+    Raises
+    ------
+    ConfigError
+        If there are fewer than two signals and models, or a frame is given without a market.
+    DataError
+        If they have fewer than 20 dates in common.
+
+    Notes
+    -----
+    ``ic_t`` is the mean of the daily differences of the ICs over its standard error by Newey and West (1987),
+    with lags that cover overlapping labels. ICs of different horizons or delays are not compared.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml")
+    >>> short = prices.select("date", "ticker", short=-prices["total_return"])
+    >>> small = prices.select("date", "ticker", cheap=-prices["close"])
+    >>> found = peerglass.compare(short, small, market="tiny.yaml", overrides=["output=elsewhere"])
+    >>> found.tests.select("name", "reference").rows()
+    [('cheap', 'short')]
+    """
+    if market is None and any(map(is_frame, candidates)):
+        raise ConfigError("compare was given a frame: pass market=, a config or prices to measure it on.")
+    settings = list(overrides)
+    measured = [  # all of them first, because every trial counts against all
+        backtest(one, market, settings) if market is not None and is_frame(one) else one for one in candidates
+    ]
+    opened: list[ComparedModel] = []
+    for one in measured:
+        if isinstance(one, Backtest):
+            owner = one.prepared.measured
+            opened += (replace(candidate(owner, one.evaluation, name), name=name) for name in one.signals)
+        elif isinstance(one, Run):
+            opened.append(open_candidate(str(one.folder), one.folder.parent))
+        else:
+            opened.append(open_candidate(str(one), OUTPUT))
+    like = next((one.like for one in measured if isinstance(one, Backtest)), pl.DataFrame())
+    names = [one.name for one in opened]
+    opened = [
+        replace(one, name=f"{one.name} ({place})") if names.count(one.name) > 1 else one
+        for place, one in enumerate(opened, start=1)
+    ]
+    found = compare_candidates(opened)
+    return SignalComparison(answer(found.figures, like), answer(found.tests, like), found.differences, found)

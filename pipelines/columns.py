@@ -456,8 +456,8 @@ sweep_overfitting = signal variants pbo loss_probability
 compared_figures = name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials
     deflated_effective effective_trials
     -- Models of `peerglass compare` on their common dates.
-compared_tests = name reference dates ic_difference ic_lower ic_upper ic_p dm_t dm_p sharpe_difference
-    sharpe_lower sharpe_upper sharpe_p beats
+compared_tests = name reference dates lags ic_difference ic_lower ic_upper ic_t ic_p dm_t dm_p
+    sharpe_difference sharpe_lower sharpe_upper sharpe_p beats
     -- Every model of `peerglass compare` less the first one. The IC is compared only for the same label.
 replication = step ic ic_t icir rank_ic sharpe_gross sharpe_net information_ratio audit run note
     -- The steps of `peerglass replicate`: the published figures, then a run for each step. It is stored in

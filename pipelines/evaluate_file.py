@@ -87,14 +87,16 @@ def prepared_file(
     from pipelines.config.load import load_config
 
     settings = load_config(config, options.overrides, models=False)
-    from pipelines.results.evaluate_signals import failed, prepare_signals
+    from pipelines.results.evaluate_signals import failed, lake_market, prepare_signals
     from pipelines.results.signal_file import read_signals
     from pipelines.run.locks import Locks
 
     with Locks(wait=options.wait, notify=progress.note) as locks:
         with progress.stage("signals"):
             table = read_signals(path, columns)
-        prepared = prepare_signals(table, settings, progress, locks, options.as_of)
+        prepared = prepare_signals(
+            table, settings, lambda config: lake_market(config, progress, options.as_of), locks
+        )
         yield prepared
     bad = failed(prepared.guard)
     if bad and not options.force:

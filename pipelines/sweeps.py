@@ -1,10 +1,12 @@
 """The stage of a sweep: trade forecasts or signals in every combination of settings, each of them a trial."""
 
+from __future__ import annotations
+
 import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from features.arrays import FloatArray
 from features.panel.panel import to_panel
@@ -21,6 +23,9 @@ from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
 from pipelines.run.record import open_run
 from pipelines.train.trials import Scope, Trial, count_trials, record, record_returns
+
+if TYPE_CHECKING:
+    from pipelines.results.evaluate_signals import PreparedSignals
 
 
 def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[str], None]) -> None:
@@ -44,7 +49,7 @@ def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[
         trials = trials_of(run)
         with progress.stage("sweep"):
             swept = Swept(run, run.config, market, signals, trials)
-            echo(measure_sweep(swept, grid, as_json=options.as_json))
+            echo(measure_sweep(swept, grid).describe(as_json=options.as_json))
 
 
 def sweep_file(
@@ -56,10 +61,7 @@ def sweep_file(
         grid = Grid.of(prepared.config, options)
         prepared.measured.save()
         with progress.stage("sweep"):
-            swept = Swept(
-                prepared.measured, prepared.config, prepared.market, prepared.placed.signals, prepared.trials
-            )
-            echo(measure_sweep(swept, grid, as_json=options.as_json))
+            echo(measure_sweep(Swept.of(prepared), grid).describe(as_json=options.as_json))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,11 @@ class Grid:
     def of(cls, config: Config, options: MeasureOptions) -> Self:
         """Read the grid of a sweep from its options; ConfigError if it is wrong."""
         book = next(iter(config.backtest.books)) if options.book is None else options.book
-        axes = sweeps.parse_axes(options.sweep, config.backtest, book)
+        return cls.made(sweeps.parse_axes(options.sweep, config.backtest, book), config, book)
+
+    @classmethod
+    def made(cls, axes: tuple[sweeps.Axis, ...], config: Config, book: str) -> Self:
+        """Combine the values of the axes; ConfigError if a combination is wrong."""
         return cls(book, axes, tuple(sweeps.variants(axes, config.backtest, book)))
 
 
@@ -88,9 +94,36 @@ class Swept:
     signals: Mapping[str, FloatArray]
     trials: Mapping[str, Trial]
 
+    @classmethod
+    def of(cls, prepared: PreparedSignals) -> Self:
+        """Sweep the signals of a file or a frame."""
+        signals = prepared.placed.signals
+        return cls(prepared.measured, prepared.config, prepared.market, signals, prepared.trials)
 
-def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
-    """Record the books as trials, measure all variants, store table and page, and return what is printed."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredSweep:
+    """A sweep on disk: its tables, what is said about it as a whole, and its folder."""
+
+    result: sweeps.Sweep
+    axes: tuple[sweeps.Axis, ...]
+    sentences: tuple[str, ...]
+    folder: Path
+
+    @property
+    def page(self) -> Path:
+        """HTML page of the sweep."""
+        return self.folder / "sweep.html"
+
+    def describe(self, *, as_json: bool) -> str:
+        """Return what the command prints."""
+        if as_json:
+            return sweeps.sweep_json(self.result, self.axes, self.sentences, str(self.folder))
+        return f"{sweeps.describe_sweep(self.result, self.axes, self.sentences)}\n{self.page}"
+
+
+def measure_sweep(swept: Swept, grid: Grid) -> StoredSweep:
+    """Record the books as trials, measure all variants, and store table and page."""
     from pipelines.pages.report import render_sweep
 
     run, output = swept.run, swept.run.folder.parent
@@ -124,6 +157,4 @@ def measure_sweep(swept: Swept, grid: Grid, *, as_json: bool) -> str:
         sentences=said,
     )
     folder = sweeps.store_sweep(run, made, result, render_sweep(result, grid.axes, made))
-    if as_json:
-        return sweeps.sweep_json(result, grid.axes, said, str(folder))
-    return f"{sweeps.describe_sweep(result, grid.axes, said)}\n{folder / 'sweep.html'}"
+    return StoredSweep(result, grid.axes, said, folder)

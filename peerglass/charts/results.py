@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -15,9 +16,22 @@ from pipelines.pages import figure as fig
 from pipelines.pages.charts import books, explained, models
 
 if TYPE_CHECKING:
-    from peerglass.signals import Backtest
+    from pipelines.config.schema import Config
 
-    Results = Run | Backtest
+
+class Measured(Protocol):
+    """What `peerglass.backtest` returns."""
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+
+    @property
+    def polars(self) -> Mapping[str, pl.DataFrame]:
+        """Name -> table."""
+
+
+Results: TypeAlias = Run | Measured
 
 
 def skill(results: Results, delay: int = 0) -> go.Figure:
@@ -75,9 +89,9 @@ def sharpe(results: Results, book: str, delay: int = 1) -> go.Figure:
 def _table(results: Results, name: str) -> pl.DataFrame:
     if isinstance(results, Run):
         return results.table(name)
-    if name not in results.tables:
-        raise ConfigError(f"The backtest has no table {name!r}, only {', '.join(sorted(results.tables))}.")
-    return results.tables[name]
+    if name not in results.polars:
+        raise ConfigError(f"The backtest has no table {name!r}, only {', '.join(sorted(results.polars))}.")
+    return results.polars[name]
 
 
 def _styles(results: Results) -> dict[str, fig.LineStyle]:

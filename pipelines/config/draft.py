@@ -143,9 +143,14 @@ def _fitting(path: Path, seen: Draft) -> Mapping[str, object]:
         "valid": valid,
         "test": tested // min(5, max(1, tested // 100)),
         "attention": _ATTENTION if attention else "",
-        "quantiles": 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3),
-        "k": min(firms, max(3, firms // 10)),
+        **book_sizes(firms),
     }
+
+
+def book_sizes(firms: int) -> Mapping[str, int]:
+    """Sizes of the usual books that fit a number of firms: ``quantiles``, and ``k`` firms that are held."""
+    quantiles = 10 if firms >= 200 else 5 if firms >= 25 else max(2, firms // 3)
+    return {"quantiles": quantiles, "k": min(firms, max(3, firms // 10))}
 
 
 def _source(path: Path, folder: Path, source: FilesSourceConfig, unused: Sequence[str], seen: Draft) -> str:

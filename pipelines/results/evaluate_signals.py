@@ -29,7 +29,6 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_market_tables
 from pipelines.errors import DataError
-from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
 from pipelines.results.evaluate_run import evaluate_trials, evaluation_record
@@ -294,32 +293,62 @@ class PreparedSignals:
         return self.guarding.result()
 
 
-def prepare_signals(
-    table: SignalTable, config: Config, progress: Progress, locks: Locks, as_of: str | None = None
-) -> PreparedSignals:
-    """Place the signals of a file, known at the close of their date, on the market, and start their guard."""
-    config, added = with_tradable_delay(config)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MeasuredMarket:
+    """The market that signals are measured on, and what is recorded of its data."""
+
+    market: Market
+    place: str  # where the data are, for messages and records
+    tables: Mapping[str, tuple[int, int]]  # version and rows of each
+    ids: Mapping[str, object]  # what identifies their content
+    hazards: tuple[str, ...] = ()
+    quarantine: pl.DataFrame | None = None
+
+
+def lake_market(config: Config, progress: Progress, as_of: str | None = None) -> MeasuredMarket:
+    """Read the market of a config from its lake."""
     lake = open_lake(config, progress.note)
     with progress.stage("prices"):
         versions = input_versions(lake, as_of)
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
         tables = read_market_tables(lake, versions)
-        market = build_market(tables, config)
-        placed = place_signals(table, market, lake.read("quarantine") if lake.exists("quarantine") else None)
-    _require_rows(table, placed, lake)
+        hazards: list[str] = []
+        if lake.exists("sources"):
+            for source in lake.read("sources").iter_rows(named=True):
+                hazards += json.loads(source["hazards"])
+        read = {name: versions[name] for name in tables}
+        return MeasuredMarket(
+            market=build_market(tables, config),
+            place=masked(canonical_location(lake.root)),
+            tables={name: (version, tables[name].height) for name, version in read.items()},
+            ids=lake.with_table_ids(read),
+            hazards=tuple(hazards),
+            quarantine=lake.read("quarantine") if lake.exists("quarantine") else None,
+        )
+
+
+def prepare_signals(
+    table: SignalTable, config: Config, market_of: Callable[[Config], MeasuredMarket], locks: Locks
+) -> PreparedSignals:
+    """Place signals, known at the close of their date, on a market, and start their guard.
+
+    ``market_of`` makes the market of the config, whose labels have a delay that can be traded.
+    """
+    config, added = with_tradable_delay(config)
+    on = market_of(config)
+    placed = place_signals(table, on.market, on.quarantine)
+    _require_rows(table, placed, on.place)
     table, placed = leave_out_constant(table, placed)
-    read = {name: (versions[name], frame.height) for name, frame in tables.items()}
-    notes = (*table.notes, *added, *market.notes)
-    measured = _measured(table, config, market, lake, tables=read, notes=notes)
+    measured = _measured(table, config, on, notes=(*table.notes, *added, *on.market.notes))
     locks.lock_run(measured.folder)
     measured.save()
-    guarding = in_background(lambda: guard_table(table, placed, market, config.label.horizon))
+    guarding = in_background(lambda: guard_table(table, placed, on.market, config.label.horizon))
     contents = measured.record.signals
     return PreparedSignals(
         measured=measured,
         config=config.model_copy(update={"models": {}}),  # so that no signal is taken for a model
-        market=market,
+        market=on.market,
         placed=placed,
         guarding=guarding,
         trials=signal_trials({name: contents[name] for name in placed.signals}, config),
@@ -373,45 +402,35 @@ def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:
     return config.model_copy(update={"label": label}), note
 
 
-def _require_rows(table: SignalTable, placed: PlacedSignals, lake: Lake) -> None:
+def _require_rows(table: SignalTable, placed: PlacedSignals, place: str) -> None:
     for signal in table.signals:
         if placed.used(signal) == 0:
             own = placed.rows.filter((pl.col("signal") == signal) & (pl.col("rows") > 0))
             reasons = ", ".join(f"{count:,} {reason}" for _, reason, count in own.iter_rows())
             raise DataError(
                 f"{table.path}: none of the {table.rows.height:,} rows of {signal} is a firm of the universe "
-                f"on a session of {lake.root} ({reasons or 'the file is empty'}); check the dates, the "
+                f"on a session of {place} ({reasons or 'the file is empty'}); check the dates, the "
                 "tickers and the section universe of the config."
             )
 
 
 def _measured(
-    table: SignalTable,
-    config: Config,
-    market: Market,
-    lake: Lake,
-    *,
-    tables: dict[str, tuple[int, int]],
-    notes: tuple[str, ...],
+    table: SignalTable, config: Config, on: MeasuredMarket, *, notes: tuple[str, ...]
 ) -> MeasuredSignals:
-    """The folder and the record of signals; ``tables`` gives version and rows of those that were read."""
+    """The folder and the record of signals."""
     contents = {signal: table.content(signal) for signal in table.signals}
-    versions = {name: version for name, (version, _) in tables.items()}
-    run_id = signals_id(table.path, contents, config, lake.with_table_ids(versions))
-    hazards: list[str] = []
-    if lake.exists("sources"):
-        for source in lake.read("sources").iter_rows(named=True):
-            hazards += json.loads(source["hazards"])
+    run_id = signals_id(table.path, contents, config, on.ids)
+    universe_TN = on.market.universe_TN
     made = SignalRecord(
         run_id=run_id,
         file=str(table.path),
         signals=contents,
         rows=table.rows.height,
         notes=notes,
-        lake=masked(canonical_location(lake.root)),
-        tables=tables,
-        hazards=(*hazards, *market.panel.hazards),
-        firms=float(market.universe_TN.sum(axis=1)[market.universe_TN.any(axis=1)].mean()),
+        lake=on.place,
+        tables=dict(on.tables),
+        hazards=(*on.hazards, *on.market.panel.hazards),
+        firms=float(universe_TN.sum(axis=1)[universe_TN.any(axis=1)].mean()),
         commit=git_commit(),
         libraries={name: installed(name) for name in ("numba", "numpy", "polars", "scipy")},
         made_at=dt.datetime.now(dt.UTC),

@@ -21,7 +21,12 @@ from pipelines.results.comparisons import differences, estimates, leader, tradab
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.recount import Tried, read_tried
 from pipelines.results.signal_file import MeasuredSignals, find_signals
-from pipelines.run.evaluations import EvaluationRecord, assumptions_id, newest_evaluation
+from pipelines.run.evaluations import (
+    EvaluationRecord,
+    StoredEvaluation,
+    assumptions_id,
+    newest_evaluation,
+)
 from pipelines.run.identity import setting_changes
 from pipelines.run.record import RecordedRun, open_run
 from pipelines.train.trials import Scope
@@ -61,8 +66,19 @@ def open_candidate(
     evaluation = newest_evaluation(run)
     if evaluation is None:
         raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")
+    return candidate(run, evaluation, model or None, delay, book)
+
+
+def candidate(
+    run: RecordedRun | MeasuredSignals,
+    evaluation: StoredEvaluation,
+    model: str | None = None,
+    delay: int | None = None,
+    book: str | None = None,
+) -> ComparedModel:
+    """Take a model or signal of an evaluation: by default that with the highest rank IC on validation."""
     ladder = evaluation.table("ladder")
-    model = model or str(leader(ladder)["model"])
+    model = str(leader(ladder)["model"]) if model is None else model
     where = f"The evaluation {evaluation.record.evaluation} of {run.run_id}"
     _require_known(where, "model", model, ladder["model"].unique(maintain_order=True).to_list())
     books = list(evaluation.record.backtest.books)
@@ -74,7 +90,7 @@ def open_candidate(
         model=model,
         book=book,
         delay=delay,
-        tried=tried_by_now(evaluation.record, run.config, delay, output),
+        tried=tried_by_now(evaluation.record, run.config, delay, run.folder.parent),
         daily=daily_series(
             evaluation.table("ic_series"), evaluation.table("equity"), model=model, delay=delay, book=book
         ),

@@ -13,7 +13,7 @@ import datetime as dt
 import itertools
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -332,14 +332,8 @@ class VariantSettings:
 
 
 def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ...]:
-    """Parse ``'quantiles=5,10; delay=0,1,2; half_spread_bps=0,5'``.
-
-    A name is a key of the swept book (``quantiles``), of the costs or the execution (``half_spread_bps``), or
-    of the section itself (``delay``); or the dotted path of any of them inside the section
-    (``costs.half_spread_bps``). Values are separated by commas and written as in YAML.
-    """
-    known = _settings(backtest, book)
-    axes: list[Axis] = []
+    """Parse ``'quantiles=5,10; delay=0,1,2; half_spread_bps=0,5'``; values are written as in YAML."""
+    grid: list[tuple[str, tuple[Any, ...]]] = []
     for part in filter(None, (part.strip() for part in text.split(";"))):
         name, equals, listed = (piece.strip() for piece in part.partition("="))
         if not (name and equals and listed):
@@ -347,6 +341,22 @@ def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ..
                 f"--sweep has the part {part!r}; write name=value,value, and separate settings by "
                 "semicolons, as in 'quantiles=5,10; delay=1,2'."
             )
+        grid.append((name, _values(name, listed)))
+    return axes_of(grid, backtest, book)
+
+
+def axes_of(
+    grid: Iterable[tuple[str, tuple[Any, ...]]], backtest: BacktestConfig, book: str
+) -> tuple[Axis, ...]:
+    """Find the settings of a grid by their names.
+
+    A name is a key of the swept book (``quantiles``), of the costs or the execution (``half_spread_bps``), or
+    of the section itself (``delay``); or the dotted path of any of them inside the section
+    (``costs.half_spread_bps``).
+    """
+    known = _settings(backtest, book)
+    axes: list[Axis] = []
+    for name, values in grid:
         paths = [path for path in known if ".".join(path) == name] or [p for p in known if p[-1] == name]
         if len(paths) != 1:
             found = ", ".join(".".join(path) for path in paths or known)
@@ -356,7 +366,10 @@ def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ..
             )
         if any(axis.path == paths[0] for axis in axes):
             raise ConfigError(f"--sweep names {name!r} twice; list all its values at once.")
-        axes.append(Axis(name, paths[0], _values(name, listed)))
+        if len(set(map(repr, values))) < len(values):
+            listed = ",".join(map(write_value, values))
+            raise ConfigError(f"--sweep lists a value of {name} twice: {listed}; remove one.")
+        axes.append(Axis(name, paths[0], values))
     if not axes:
         raise ConfigError("--sweep is empty; write for example 'delay=0,1,2; half_spread_bps=0,5'.")
     return tuple(axes)
@@ -404,8 +417,6 @@ def _values(name: str, listed: str) -> tuple[Any, ...]:
         raise ConfigError(
             f"--sweep: the values of {name}, {listed!r}, must be plain values separated by commas."
         )
-    if len(set(map(repr, values))) < len(values):
-        raise ConfigError(f"--sweep lists a value of {name} twice: {listed}; remove one.")
     return tuple(values)
 
 

@@ -90,7 +90,7 @@ def test_every_signal_is_a_trial_that_is_counted_once(
     assert set(ledger["model"]) == {"truth", "noise"}
     again = peerglass.backtest(frame.sample(fraction=1, shuffle=True, seed=3).to_pandas(), found.config)
     assert again.trials == 4, "the same values in another order, from pandas"
-    assert again.ladder.drop("seeds").equals(found.ladder.drop("seeds"))
+    assert again.polars["ladder"].equals(found.polars["ladder"])
     changed = frame.select("date", "ticker", truth=pl.col("truth") * 2)
     costly = peerglass.backtest(changed, project / "tiny.yaml", ["backtest.costs.half_spread_bps=50"])
     assert costly.trials == 6
@@ -106,26 +106,34 @@ def test_every_signal_is_a_trial_that_is_counted_once(
         ({"drop": ["ticker"]}, "no column 'ticker'; it needs date, ticker"),
         ({"drop": ["truth", "noise"]}, "no column of a signal"),
         ({"with": pl.col("ticker").alias("word")}, "a column 'word' of type String"),
-        ({"with": pl.col("date").cast(pl.String)}, "column date is of type String; convert it to dates"),
+        ({"with": pl.col("date").cast(pl.String)}, "The frame has no dates: give a column date"),
         ({"with": pl.lit(np.inf).alias("noise")}, "'noise' has an infinite value"),
         ({"with": pl.lit("NONE").alias("ticker")}, "NONE appears more than once on"),
-        ({"with": pl.lit(1.5).alias("noise")}, "'noise' has the same value for all firms of a date"),
-        ({"with": pl.col("date").dt.offset_by("-30y")}, "'truth' has no value for a firm of the universe"),
+        ({"with": pl.lit(1.5).alias("noise"), "drop": ["truth"]}, "noise has the same value for all firms"),
+        ({"with": pl.col("date").dt.offset_by("-30y")}, "rows of truth is a firm of the universe"),
     ],
 )
 def test_a_wrong_frame_is_refused(
     project: Path, frame: pl.DataFrame, change: Mapping[str, Any], sentence: str
 ) -> None:
-    wrong = frame.drop(change["drop"]) if "drop" in change else frame.with_columns(change["with"])
+    wrong = frame.with_columns(change.get("with", [])).drop(change.get("drop", []))
     before = read_trials(project / "runs").height
     with pytest.raises(peerglass.PeerglassError, match=sentence):
         peerglass.backtest(wrong, project / "tiny.yaml")
     assert read_trials(project / "runs").height == before
 
 
+def test_a_constant_signal_is_left_out_with_a_note(project: Path, frame: pl.DataFrame) -> None:
+    one = frame.with_columns(noise=pl.lit(1.5))
+    found = peerglass.backtest(one, project / "tiny.yaml", [f"output={project / 'constant'}"])
+    assert found.signals == ("truth",)
+    assert found.notes[0].startswith("Not measured: noise (the same value for all firms")
+    assert "Not measured: noise" in found._repr_html_()
+
+
 def test_the_frame_of_pandas_has_dates(project: Path) -> None:
     rows = pd.DataFrame({"date": ["2014-01-02"], "ticker": ["A"], "signal": [1.0]})
-    with pytest.raises(peerglass.PeerglassError, match="convert it to dates first"):
+    with pytest.raises(peerglass.PeerglassError, match="convert texts by str"):
         peerglass.backtest(rows, project / "tiny.yaml")
 
 
