@@ -5,7 +5,8 @@
 Pairs of models have equal skill: half of the variance of a daily IC or return is common to both, and the rest
 is their own. Labels over h sessions make the daily values moving sums of h independent ones. The table shows
 the share of the pairs that differ at the 5% level, which should be 5%. The last rows show how often the best
-of many books without skill passes the deflated Sharpe ratio. docs/backtesting.md has the results.
+of many books without skill passes the deflated Sharpe ratio.
+docs/experiments/2026-11-22-calibration-of-the-tests.md has the results.
 """
 
 from __future__ import annotations

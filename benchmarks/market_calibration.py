@@ -12,7 +12,7 @@ quintile book without costs, because costs alone would reject noise. Printed are
 - the share of searches among 200 noise signals whose best one has a deflated Sharpe ratio above 0.95;
 - what the tests say of the market's true conditional mean, after 200 trials and among 20 noise signals.
 
-docs/backtesting.md has the results.
+docs/experiments/2026-11-22-calibration-of-the-tests.md has the results.
 """
 
 from __future__ import annotations
