@@ -26,6 +26,7 @@ BENCHMARKS: Mapping[str, Sequence[str]] = {
     "accounts": ("--runs", "1"),
     "analysis": (),
     "books": (),
+    "risk": (),
     "promotion": ("--pairs", "200", "--guard-only"),
     "market_calibration": ("--signals", "200", "--pairs", "100", "--searches", "20"),
     "lake": (),

@@ -12,6 +12,7 @@ of the universe in equal weights, because scores have a mean of 0 (Fama 1976, ch
 Shape suffixes: T sessions, N firms, K styles, R sessions of a block, J market and styles.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -81,8 +82,8 @@ class StyleScores:
     """One sentence per style that the data do not allow."""
 
 
-def style_scores(panel: Panel, universe_TN: BoolArray) -> StyleScores:
-    """Compute the scores of all styles that a panel allows: ``Phi^-1((rank - 1/2) / n)`` within the universe.
+def style_scores(panel: Panel, universe_TN: BoolArray, styles: Sequence[Style] = STYLES) -> StyleScores:
+    """Compute the scores of ``styles`` that a panel allows: ``Phi^-1((rank - 1/2) / n)`` within the universe.
 
     Ties get their average rank. The universe is known at the close of t. A session without any firm, as
     between the decisions of a weekly config, uses the newest universe before it. ValueError if the universe
@@ -93,7 +94,7 @@ def style_scores(panel: Panel, universe_TN: BoolArray) -> StyleScores:
     require_shape("the universe", universe_TN, panel.close_TN.shape)
     ranked_TN = newest_universe(universe_TN)
     usable, left_out = [], []
-    for style in STYLES:
+    for style in styles:
         missing = sorted(CHARACTERISTICS[style.characteristic].needs - panel.fields)
         if missing:
             fields = " and no ".join(field.removeprefix("statements:") for field in missing)

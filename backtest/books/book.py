@@ -17,7 +17,7 @@ Row t of every array holds what was known at the close of session t. Shape suffi
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
@@ -28,8 +28,11 @@ from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
 from features.options import Options
 from features.panel.periods import SESSIONS_PER_YEAR
 
+if TYPE_CHECKING:
+    from backtest.risk import CharacteristicRisk
+
 State = Literal["free", "binds", "exceeded"]
-Unit = Literal["of NAV", "a year", "beta", "firms"]
+Unit = Literal["of NAV", "a year", "beta", "scores", "firms"]
 
 TOLERANCE = 1e-6
 """Distance from a limit below which it binds: the solver of the optimised book is accurate to about 1e-8."""
@@ -46,14 +49,16 @@ class LimitUse:
     """
 
     name: str
-    """The setting, such as ``max_turnover``; ``neutral sector`` and ``neutral beta`` for neutrality."""
+    """The setting, such as ``max_turnover``; ``neutral sector``, ``neutral beta`` and ``neutral styles`` for
+    neutrality."""
     value: float
     """What the weights amount to; at least 0 except for a net exposure. Of several sectors or firms, the
     largest."""
     limit: float
     """Largest value that is allowed. Neutrality allows 0."""
     unit: Unit = "of NAV"
-    """``of NAV`` and ``a year`` (a volatility) are fractions, ``beta`` and ``firms`` are numbers."""
+    """``of NAV`` and ``a year`` (a volatility) are fractions, ``beta``, ``scores`` and ``firms`` are
+    numbers."""
     least: bool = False
     """Whether the limit is the smallest value that is allowed instead."""
 
@@ -70,7 +75,7 @@ class LimitUse:
         return "free" if self.excess < 0 else "exceeded"
 
 
-Need = Literal["groups", "beta", "volatility", "returns"]
+Need = Literal["groups", "beta", "volatility", "returns", "risk"]
 """An input beyond the signal that a book may ask for; it is computed only for books that do."""
 
 
@@ -120,6 +125,8 @@ class BookInputs:
     """Trailing standard deviation of the returns of a session; NaN is unknown. Need ``volatility``."""
     past: PastReturns | None = None
     """Returns of past sessions. Need ``returns``."""
+    risk: "CharacteristicRisk | None" = None
+    """Risk model by characteristics; its row t is that of the signal. Need ``risk``."""
     last_N: FloatArray | None = None
     """Target weights of the decision before the first row, for books whose decision depends on the one
     before. None: there is none."""

@@ -97,6 +97,11 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
     past = None
     if "returns" in book.needs:
         past = PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
+    risk = None
+    if "risk" in book.needs:
+        from backtest.risk import characteristic_risk  # imports the feature library
+
+        risk = characteristic_risk(panel).since(held.start)
     return BookInputs(
         signal_TN[held],
         schedule,
@@ -104,6 +109,7 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
         beta_TN=_beta(panel)[held] if "beta" in book.needs else None,
         volatility_TN=_volatility(panel)[held] if "volatility" in book.needs else None,
         past=past,
+        risk=risk,
         last_N=last_N,
         horizon=horizon,
     )

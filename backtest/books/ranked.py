@@ -34,9 +34,9 @@ from backtest.books.book import (
     spread_over_sessions,
 )
 from backtest.forecasts.daily import SortedPanel
-from features.arrays import FloatArray, IntArray
+from features.arrays import Float32Array, FloatArray, IntArray
 
-Exposure = Literal["sector", "beta"]
+Exposure = Literal["sector", "beta", "styles"]
 """An exposure that a book can be neutral to."""
 
 _ROUNDING = 1e-9  # a residual below this share of the gross exposure is rounding
@@ -82,6 +82,7 @@ class RankedBook(Book):
             "beta": "beta" in self.exposures,
             "volatility": self.inverse_volatility,
             "returns": self.target_volatility is not None,
+            "risk": "styles" in self.exposures,
         }
         return frozenset(need for need, used in wanted.items() if used)
 
@@ -101,7 +102,8 @@ class RankedBook(Book):
         if self.exposures:
             group_DN = None if inputs.group_TN is None else inputs.group_TN[decides_T]
             beta_DN = None if inputs.beta_TN is None else inputs.beta_TN[decides_T]
-            weight_DN = neutralise(weight_DN, group_DN, beta_DN)
+            style_DNK = _styles(inputs, session_D) if "styles" in self.exposures else None
+            weight_DN = neutralise(weight_DN, group_DN, beta_DN, style_DNK)
         notes: tuple[BookNote, ...] = ()
         if self.target_volatility is not None:
             assert inputs.past is not None
@@ -122,6 +124,10 @@ class RankedBook(Book):
             assert inputs.beta_TN is not None
             beta = abs(float(inputs.beta_TN[-1, held] @ weight_N[held]))
             uses.append(LimitUse("neutral beta", beta, 0.0, "beta"))
+        if "styles" in self.exposures:
+            score_NK = _styles(inputs, np.array([len(target_TN) - 1]))[0]
+            scores = float(np.abs(weight_N[held] @ score_NK[held]).max(initial=0.0))
+            uses.append(LimitUse("neutral styles", scores, 0.0, "scores"))
         if self.target_volatility is not None:
             assert inputs.past is not None
             window_LN = inputs.past.window(len(target_TN) - 1, WINDOW)
@@ -135,8 +141,8 @@ class LongShortBook(RankedBook):
     """Settings of books by rank that hold short positions."""
 
     neutral: tuple[Exposure, ...] = ()
-    """Exposures to remove: ``sector`` (the groups of ``features.group_by``) and ``beta`` (to the market, over
-    252 sessions)."""
+    """Exposures to remove: ``sector`` (the groups of ``features.group_by``), ``beta`` (to the market, over
+    252 sessions) and ``styles`` (those of the risk model, `backtest.risk.RISK_STYLES`)."""
 
     @property
     def exposures(self) -> tuple[Exposure, ...]:
@@ -145,20 +151,24 @@ class LongShortBook(RankedBook):
 
 
 def neutralise(
-    weight_DN: FloatArray, group_DN: IntArray | None = None, beta_DN: FloatArray | None = None
+    weight_DN: FloatArray,
+    group_DN: IntArray | None = None,
+    beta_DN: FloatArray | None = None,
+    style_DNK: Float32Array | None = None,
 ) -> FloatArray:
-    """Remove the exposure to sectors, to the market's beta, or to both, and keep the gross exposure.
+    """Remove the exposure to sectors, to the market's beta and to styles, and keep the gross exposure.
 
     The result is the residual of a least-squares regression of a decision's weights on a constant, on
-    indicators of the sectors and on beta, over the firms that are held (weight not 0). Of all books whose
-    weights sum to 0 in total and in each sector, and whose beta is 0, it is the closest one in squared
-    weights. Then the residual is scaled to the gross exposure of the weights. A sector that is held on one
-    side only, with equal weights, drops out. If nothing but rounding is left, the decision is to hold
-    nothing.
+    indicators of the sectors, on beta and on style scores, over the firms that are held (weight not 0). Of
+    all books whose weights sum to 0 in total and in each sector, and whose beta and scores are 0, it is the
+    closest one in squared weights. Then the residual is scaled to the gross exposure of the weights. A sector
+    that is held on one side only, with equal weights, drops out. If nothing but rounding is left, the
+    decision is to hold nothing.
 
     ``group_DN`` is the sector of each firm at the decision, at least 0 for every firm that is held; without
     it only the total is neutral. ``beta_DN`` is the trailing beta, known for every firm that is held; without
-    it beta is not removed. Weights drift away from neutrality until the next decision.
+    it beta is not removed, and without ``style_DNK``, the scores of each firm, styles are not. Weights drift
+    away from neutrality until the next decision.
 
     Notes
     -----
@@ -182,10 +192,23 @@ def neutralise(
             spread = float(beta_M @ beta_M)
             if spread > _ROUNDING * float(beta_DN[d, held] @ beta_DN[d, held]):
                 residual_M = residual_M - beta_M * (float(beta_M @ residual_M) / spread)
+        if style_DNK is not None:
+            columns = [
+                *style_DNK[d, held].T.astype(np.float64),
+                *([] if beta_DN is None else [beta_DN[d, held]]),
+            ]
+            x_MJ = np.column_stack([_demeaned(x_M, group_M) for x_M in columns])
+            residual_M = residual_M - x_MJ @ (np.linalg.pinv(x_MJ, rcond=_ROUNDING) @ residual_M)
         gross, left = np.abs(weight_N[held]).sum(), np.abs(residual_M).sum()
         if left > _ROUNDING * gross:
             out_DN[d, held] = residual_M * (gross / left)
     return out_DN
+
+
+def _styles(inputs: BookInputs, session_D: IntArray) -> Float32Array:
+    """Scores of the risk model at some sessions, shape (D, N, K)."""
+    assert inputs.risk is not None
+    return inputs.risk.scores.score_KTN[:, inputs.risk.first + session_D].transpose(1, 2, 0)
 
 
 def _demeaned(x_M: FloatArray, group_M: IntArray | None) -> FloatArray:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -127,7 +127,8 @@ class Optimised(Book):
     n)`` of the ranks r of the signal (ties share). This is the rule of Grinold (1994), alpha = IC x
     volatility x score; a constant IC changes nothing, because risk is limited and not priced. Only ranks of
     the signal enter. Risk is that of a statistical factor model, estimated on the last
-    ``covariance_sessions`` sessions (`factor_covariance`).
+    ``covariance_sessions`` sessions (`factor_covariance`), or of the model by characteristics
+    (`backtest.risk.CharacteristicRisk`).
 
     A firm may be held if it has a signal, returns on at least half of these sessions that vary, and, where
     they are limited, a sector and a beta.
@@ -152,8 +153,9 @@ class Optimised(Book):
     """Limits on risk, exposures and turnover."""
     covariance_sessions: int = Field(default=252, ge=20)
     """Sessions on which the covariance of returns is estimated."""
-    risk_factors: int = Field(default=20, ge=1)
-    """Largest number of statistical factors in the covariance; at most a tenth of the firms are used."""
+    risk_factors: Annotated[int, Field(ge=1)] | Literal["characteristics"] = 20
+    """Largest number of statistical factors in the covariance; at most a tenth of the firms are used.
+    ``characteristics``: the factors are the market, styles and groups instead."""
 
     @property
     def long_only(self) -> bool:
@@ -172,6 +174,7 @@ class Optimised(Book):
             "returns": True,
             "groups": self.limits.max_sector_net is not None,
             "beta": self.limits.max_beta is not None,
+            "risk": self.risk_factors == "characteristics",
         }
         return frozenset(need for need, used in wanted.items() if used)
 
@@ -210,7 +213,9 @@ class Optimised(Book):
         may_N = ~np.isnan(signal_N) & _has_returns(window_LN, self.covariance_sessions)
         if may_N.sum() < 2:
             return may_N, Infeasible("fewer than 2 firms have a signal and enough past returns")
-        covariance = factor_covariance(window_LN[:, may_N], self.risk_factors)
+        covariance = self._covariance(t, window_LN, may_N, inputs)
+        if covariance is None:
+            return may_N, Infeasible("the risk model knows too few sessions of factor returns")
         return may_N, Program(
             expected_M=covariance.volatility_M * _normal_scores(signal_N[may_N]),
             covariance=covariance,
@@ -220,6 +225,19 @@ class Optimised(Book):
             forced_sales=0.0 if last_N is None else float(np.abs(last_N[~may_N]).sum()),
             periods_per_year=inputs.past.periods_per_year,
         )
+
+    def _covariance(
+        self, t: int, window_LN: FloatArray, may_N: BoolArray, inputs: BookInputs
+    ) -> FactorCovariance | None:
+        """Return the covariance of the firms that may be held; None before there is one."""
+        if self.risk_factors != "characteristics":
+            return factor_covariance(window_LN[:, may_N], self.risk_factors)
+        assert inputs.risk is not None
+        firm_M = np.flatnonzero(may_N)
+        loading_MJ, specific_M = inputs.risk.loadings(t, firm_M), inputs.risk.specific(t, firm_M)
+        if loading_MJ is None:
+            return None
+        return FactorCovariance(loading_MJ, specific_M, np.sqrt((loading_MJ**2).sum(axis=1) + specific_M))
 
 
 def _has_returns(window_LN: FloatArray, sessions: int) -> BoolArray:

@@ -37,7 +37,7 @@ def test_a_config_is_read_into_the_rule_itself() -> None:
         ({"kind": "top_k_drop", "k": 3, "n_drop": 4}, "n_drop is 4; it must be from 1 to k"),
         ({"kind": "optimised", "limits": {"long_only": True}}, "needs a net exposure above 0"),
         ({"kind": "optimised", "limits": {"min_net": 0.5}}, "min_net must not be larger"),
-        ({"kind": "quantile_long_short", "neutral": ["size"]}, "'sector' or 'beta'"),
+        ({"kind": "quantile_long_short", "neutral": ["size"]}, "'sector', 'beta' or 'styles'"),
         ({"kind": "rank_weighted", "rebalance_on": "weekly"}, "'monday'"),
         ({"kind": "top_k_long_only", "neutral": ["beta"]}, "neutral is not a known name"),
     ],
