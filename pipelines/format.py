@@ -13,6 +13,9 @@ import polars as pl
 
 EN_DASH: Final = "\N{EN DASH}"
 MINUS: Final = "\N{MINUS SIGN}"
+_SMALLEST: Final = 6  # a number below this power of 0.1 is written with a power of ten
+TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_RAISED: Final = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def is_unknown(value: object) -> bool:
@@ -55,18 +58,33 @@ class Kind:
         if self.words or isinstance(value, str):
             return str(value)
         sign, number = "+" if self.signed else "", self.scale * value
-        if self.style == "f":
-            written = f"{number:{sign},.{self.digits}f}"
-        else:
-            written = f"{number:{sign}{'#' if self.style == '#' else ''}.{self.digits}g}"
+        decimals = self.digits if self.style == "f" else self._decimals(number)
+        if self.style != "f" and decimals - self.digits >= _SMALLEST:
+            return (
+                f"{number:{sign}.{self.digits}g}"
+                if self.style == "g"
+                else f"{number:{sign}.{self.digits - 1}e}"
+            )
+        written = f"{number:{sign},.{decimals}f}"
+        if self.style == "g" and decimals:
+            written = written.rstrip("0").removesuffix(".")
         return written.lstrip("+-") if written.strip("+-0.,") == "" else written
+
+    def _decimals(self, number: float) -> int:
+        """Decimals that leave ``digits`` significant ones; none for a number of more digits than that."""
+        if not number or not math.isfinite(number):
+            return self.digits - 1
+        exponent = int(f"{number:.{self.digits - 1}e}".partition("e")[2])  # of the rounded number
+        return max(self.digits - 1 - exponent, 0)
 
     def page(self, value: Any) -> str:  # noqa: ANN401 (a cell of any type)
         """Write a value for a page: a true minus sign, and a dash for what is unknown. Not escaped."""
         if is_unknown(value):
             return EN_DASH
-        if self.numeric:
-            return self.text(value).replace("-", MINUS)
+        if self.numeric and not isinstance(value, str):
+            number, _, power = self.text(value).partition("e")
+            tail = f" {TIMES} 10{str(int(power)).translate(_RAISED)}" if power else ""
+            return number.replace("-", MINUS) + tail
         marks = {"yes": "\N{CHECK MARK} ", "no": "\N{MULTIPLICATION X} "}
         prefix = marks.get(str(value), "? ") if self.words == "answer" else ""
         written = self.text(value)

@@ -127,6 +127,7 @@ def axis(title: str, **changes: object) -> dict[str, Any]:
     """Describe an axis with a title, which includes the unit; labels that speak for themselves need none."""
     named = {"title": {"text": title, "font": {"size": 12, "color": MUTED}, "standoff": 10}} if title else {}
     look = {"gridcolor": GRID, "zerolinecolor": ZERO, "linecolor": ZERO, "automargin": True}
+    look |= {"exponentformat": "none", "separatethousands": True}  # not 1.5k and 20\u03bc
     return {**named, **look, "tickfont": {"size": 12, "color": INK}, **changes}
 
 
@@ -169,7 +170,7 @@ def band(path: pl.DataFrame, half: pl.Series, name: str, style: LineStyle) -> Tr
 
 def bar_trace(names: Sequence[str], values: object, colour: object, **changes: object) -> Trace:
     """Draw horizontal bars; the last name is at the top."""
-    look = {"marker": {"color": colour}, "hovertemplate": "%{y}: %{x:.4g}<extra></extra>"}
+    look = {"marker": {"color": colour}, "hovertemplate": "%{y}: %{x:,.4~r}<extra></extra>"}
     return {"type": "bar", "orientation": "h", "x": values, "y": list(names), **look, **changes}
 
 

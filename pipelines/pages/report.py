@@ -1,8 +1,9 @@
 """The report of a run, or the tear sheet of a file of signals: one self-contained HTML page.
 
 The page has plotly.js (about 5 MB) once, and less than 2 MB of results. Its tables can be read without
-scripts.
-The template ``sections.jinja`` has one macro per section; this module prepares what a section computes.
+scripts. Two screens are open, the verdict and what it is about; everything else is folded.
+The templates ``sections.jinja`` (the result) and ``origins.jinja`` (where it comes from) have one macro per
+section; this module prepares what a section computes.
 """
 
 import calendar
@@ -15,26 +16,30 @@ import polars as pl
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from backtest.analysis.crises import crisis_returns
 from backtest.analysis.rolling import monthly_returns, rolling_window
+from backtest.analysis.trips import round_trips
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.explain.removal import REMOVALS
 from pipelines.columns import COLUMNS
 from pipelines.explain.tables import START
-from pipelines.format import IC, describe_difference, is_unknown
+from pipelines.format import IC, abbreviate, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.describe import describe_notes
-from pipelines.pages.figure import model_styles
+from pipelines.pages.figure import MUTED, LineStyle, model_styles
 from pipelines.pages.page import Page, script
 from pipelines.pages.report_data import ExplainedModel, RunReport
-from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval
-from pipelines.pages.verdict import baseline_of, deciding_comparisons, judge_report
+from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
+from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles
 from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
 
 MAX_MODELS = 8  # columns of the key figures
-_BREAKDOWNS = {"side": "By side", "sector": "By sector", "factor": "By factor", "name": "By name"}
-_LARGEST = {"sector": books.largest_sectors, "name": books.largest_names}
+_FEWEST_SESSIONS = 20  # of a distribution of returns
+_SHOWN_TRIPS = 10  # the best, and as many of the worst
+_RATIO = pl.col("net").clip(lower_bound=0).sum() / -pl.col("net").clip(upper_bound=0).sum()
+_BREAKDOWNS = ("side", "sector", "factor", "name")
 _DRAW = SimpleNamespace(
     **{name: value for room in (books, models, explained) for name, value in vars(room).items()}
 )
@@ -45,11 +50,25 @@ def render_report(report: RunReport) -> str:
     verdict, header = judge_report(report), report.header
     best = None if verdict.best is None else verdict.best["model"]
     chosen = report.models[0] if best is None else best
-    page = Page(model_styles(report.models))
-    context = {"r": report, "h": header, "best": best, "chosen": chosen, **_shared(report, chosen)}
-    parts = page.sections("sections.jinja", **context, styles=page.styles)
-    checks = _checks(report)
-    evaluations = header.evaluations
+    page, checks, evaluations = Page(model_styles(report.models)), _checks(report), header.evaluations
+    context = {
+        "r": report,
+        "h": header,
+        "best": best,
+        "chosen": chosen,
+        "verdict": verdict,
+        "level": LEVEL,
+        "checks": checks,
+        "summary": _summary(report, checks),
+        "worst": min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
+        **_shared(report, chosen, verdict),
+    }
+    results = page.sections("sections.jinja", **context, styles=page.styles)
+    shown = {anchor: (anchor, title, body) for anchor, title, body in results}
+    volatility = (
+        report.table("figures", chosen)["annual_volatility_net"] if "figures" in report.tables else ()
+    )
+    heading = _heading(report)
     return page.render(
         "report.jinja",
         scripts=(get_plotlyjs(), script("report.js")),
@@ -57,27 +76,29 @@ def render_report(report: RunReport) -> str:
             "figures": page.figures,
             "holdings": None if context["held"] is None else holdings_data(context["held"]),
         },
-        title=f"{header.name}: Peerglass report",
-        parts=parts,
-        verdict=verdict,
-        level=LEVEL,
-        strong=MIN_DEFLATED_SHARPE,
-        beaten=[] if verdict.best is None else _beaten(report, verdict.best),
-        checks=checks,
-        summary=_summary(report, checks),
-        worst=min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
-        assumed="" if evaluations is None else evaluations.filter("shown")["assumptions"].item(),
+        title=f"{heading}: Peerglass report",
+        heading=heading,
+        first=shown.pop("equity", ("", "", ""))[2],
+        second=shown.pop("overview", ("", "", "")),
+        results=list(shown.values()),
+        origins=page.sections("origins.jinja", **context, styles=page.styles),
+        volatility=next(iter(volatility), None),
         others=0 if evaluations is None else evaluations.height - 1,
-        r=report,
-        h=header,
+        **{name: context[name] for name in ("r", "h", "verdict", "level", "summary", "worst")},
     )
 
 
-def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
+def _heading(report: RunReport) -> str:
+    """Name of the run, or of the signals, of many the first ones."""
+    return report.header.name if report.file is None else abbreviate(report.models, 3)
+
+
+def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str, Any]:
     """What the sections of the template use beside the report: functions, and what is computed."""
     shown_first = (chosen, *(m for m in report.models if m in baseline_titles() and m != chosen))
     positions = report.table("positions", chosen)
     held = None if positions.is_empty() else select_holdings(positions)
+    benchmarks = report.table("benchmark_series", chosen)
     longest = max(
         (report.table(n)["date"].n_unique() for n in ("equity", "ic_series") if report.table(n).height),
         default=0,
@@ -100,7 +121,6 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
         "strong": MIN_DEFLATED_SHARPE,
         "shade": shade,
         "window_of": rolling_window,
-        "level": LEVEL,
         "shown_first": shown_first,
         "key_figures": _key_figures(report, shown_first),
         "max_models": MAX_MODELS,
@@ -109,7 +129,14 @@ def _shared(report: RunReport, chosen: str) -> dict[str, Any]:
         "paid": lambda book: _paid(report, book),
         "rolling_window": rolling_window(longest) if longest >= 20 else 0,
         "months_of": _months(report, chosen),
+        "returned": _returns(report, chosen, benchmarks),
+        "crises": _crises(report, chosen, benchmarks),
+        "benchmark_columns": [
+            (name, f"{name} %", "+%1", "", "of the benchmark") for name in _names(benchmarks)
+        ],
+        "made": None if positions.is_empty() else _trips(positions),
         "contributed": _contributed(report, chosen),
+        "beaten": [] if verdict.best is None else _beaten(report, verdict.best),
         "held": held,
         "other_delays": sorted(set(report.tables["ladder"]["delay"]) - {report.header.label_delay}),
         "rows_of_file": counts,
@@ -218,15 +245,88 @@ def _months(report: RunReport, chosen: str) -> dict[str, Any] | None:
     }
 
 
+def _names(benchmarks: pl.DataFrame) -> list[str]:
+    """Benchmarks in the order of the config."""
+    return [] if benchmarks.is_empty() else benchmarks["benchmark"].unique(maintain_order=True).to_list()
+
+
+def _returns(report: RunReport, chosen: str, benchmarks: pl.DataFrame) -> dict[str, Any] | None:
+    """Returns of the main book and of its benchmarks by year, and those of sessions with their moments."""
+    equity = report.table("equity", chosen).sort("date") if "equity" in report.tables else pl.DataFrame()
+    if equity.height < _FEWEST_SESSIONS:
+        return None
+    paths = {chosen: equity} | {
+        name: benchmarks.filter(pl.col("benchmark") == name).sort("date").rename({"nav_benchmark": "nav_net"})
+        for name in _names(benchmarks)
+    }
+    years = [
+        monthly_returns(path).filter(pl.col("month") == 0).select("year", "net", name=pl.lit(name))
+        for name, path in paths.items()
+    ]
+    nav = pl.col("nav_net").cast(pl.Float64).fill_nan(None)
+    held = equity.with_columns(net=nav / nav.shift(1, fill_value=1.0) - 1.0)
+    daily = held.drop_nulls([name for name in ("net", "excess_net") if name in held.columns])["net"]
+    dashes = {name: LineStyle(MUTED) for name in paths}
+    return {
+        "years": pl.concat(years),
+        "styles": dashes | {chosen: model_styles(report.models)[chosen]},
+        "daily": daily,
+        "mean": daily.mean(),
+        "deviation": daily.std(),
+        "skewness": daily.skew(),
+        "kurtosis": daily.kurtosis(),
+        "tail": -(daily.quantile(0.01, "lower") or 0.0),
+    }
+
+
+def _crises(report: RunReport, chosen: str, benchmarks: pl.DataFrame) -> pl.DataFrame:
+    """Returns of the main book and its benchmarks in known crises; none on a simulated market."""
+    equity = report.table("equity", chosen)
+    if equity.is_empty() or report.ceiling.height:
+        return pl.DataFrame()
+    path = equity.sort("date").select("date", net="nav_net")
+    for name in _names(benchmarks):
+        own = benchmarks.filter(pl.col("benchmark") == name).select(
+            "date", pl.col("nav_benchmark").alias(name)
+        )
+        path = path.join(own, on="date", how="left")
+    return crisis_returns(path)
+
+
+def _trips(positions: pl.DataFrame) -> dict[str, Any]:
+    """Figures of all round trips of the main book, and the best and the worst of them."""
+    trips = round_trips(positions)
+    closed = trips.drop_nulls("exit")
+    won, lost = (closed.filter(sign * pl.col("net") > 0)["net"] for sign in (1, -1))
+    facts = {"round trips": f"{closed.height:,} closed, {trips.height - closed.height:,} open at the end"}
+    if closed.height:
+        held = closed["sessions"]
+        facts |= {
+            "with a profit": f"{write(won.len() / closed.height, '%0')}% of those closed",
+            "sessions held": f"median {write(held.median(), '0')}, at most {write(held.max(), '0')}",
+            "mean profit": f"{write(won.mean(), '+bps1')} bps of NAV",
+            "mean loss": f"{write(lost.mean(), '+bps1')} bps of NAV",
+            "profits over losses": write(closed.select(_RATIO).item(), "2"),
+        }
+    ranked = trips.sort("net", descending=True)
+    count = min(_SHOWN_TRIPS, ranked.height // 2)
+    tables = {f"The {count} best": ranked.head(count), f"The {count} worst": ranked.tail(count).reverse()}
+    return {"facts": facts, "tables": tables if count else {}}
+
+
 def _contributed(report: RunReport, chosen: str) -> list[tuple[str, str, pl.DataFrame, pl.DataFrame]]:
     """Per breakdown of the profit: its name and title, the rows to draw, and the same with their total."""
     frame, found = report.table("contributions", chosen), []
-    for by, title in _BREAKDOWNS.items():
+    for by in _BREAKDOWNS:
         rows = frame.filter(pl.col("by") == by) if frame.height else frame
         if rows.height:
-            parts = rows.select("key", "gross", "cost", "net").sort("net", descending=True)
-            kept = _LARGEST[by](rows) if by in _LARGEST else parts
+            kept = rows.select("key", "gross", "cost", "net").sort("net", descending=True)
+            if by == "sector":
+                kept = books.largest_sectors(kept, report.header.group)
+            elif by == "name":
+                kept = books.largest_names(kept)
             total = rows.select(pl.lit(TOTAL).alias("key"), pl.col("gross", "cost", "net").sum())
+            title = f"By {report.header.group if by == 'sector' else by}"
             found.append((by, title, kept, pl.concat([kept, total])))
     return found
 
@@ -268,7 +368,10 @@ class ShownHoldings:
 
 
 def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownHoldings:
-    """Keep the largest positions and trades of every session, about ``max_rows`` in all."""
+    """Keep all rows of the newest session, and the largest positions and trades of the others.
+
+    These are about ``max_rows`` in all.
+    """
     frame = positions.select(
         "date", "ticker", *(pl.col(name).cast(pl.Float64).fill_nan(0.0).fill_null(0.0) for name in _FIELDS)
     ).sort("date", pl.col("weight").abs(), "ticker", descending=[False, True, False])
@@ -277,7 +380,9 @@ def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownH
         name: pl.col(name).abs().rank("ordinal", descending=True).over("date") for name in ("weight", "trade")
     }
     rows = frame.filter(
-        (ranks["weight"] <= count) | ((ranks["trade"] <= count // 2) & (pl.col("trade") != 0))
+        (ranks["weight"] <= count)
+        | ((ranks["trade"] <= count // 2) & (pl.col("trade") != 0))
+        | (pl.col("date") == pl.col("date").max())
     )
     totals = frame.group_by("date", maintain_order=True).agg(
         pl.len().alias("names"),

@@ -1,5 +1,6 @@
 """What a report shows: the tables of an evaluation, of the training and of the explanations, and a header."""
 
+import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,10 +75,18 @@ class Header:
     evaluations: pl.DataFrame | None = None
     sessions: pl.DataFrame | None = None
     incomplete: str | None = None  # None: complete
-    measured_on: str | None = None
+    first: dt.date | None = None  # of the dates that were measured
+    last: dt.date | None = None
+    dates: int = 0
     trained: bool = True  # False: a file of signals
     tables: str | None = None  # folder relative to the report
     trial_reach: str = ""
+    group: str = "sector"  # what firms are grouped by: sector or industry
+
+    @property
+    def measured_on(self) -> str | None:
+        """The dates that were measured, in words."""
+        return None if self.first is None else f"{self.dates:,} dates from {self.first} to {self.last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +273,10 @@ def _header(
         evaluation=record.evaluation,
         evaluations=_evaluations(measured, record.evaluation),
         tables=str(evaluation.folder.relative_to(measured.folder)),
-        measured_on=f"{record.dates:,} dates from {record.first} to {record.last}",
+        first=record.first,
+        last=record.last,
+        dates=record.dates,
+        group=config.features.group_by,
         **own,
     )
 

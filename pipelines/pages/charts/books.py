@@ -1,10 +1,11 @@
-"""Charts of the books: value and drawdown, costs, rolling measures, exposures, contributions and capacity."""
+"""Charts of the books: value and drawdown, returns, costs, rolling measures, exposures and capacity."""
 
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from backtest.analysis.rolling import Z, rolling_mean_ic, rolling_risk
@@ -13,6 +14,7 @@ from pipelines.pages import figure as fig
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
 MAX_NAMES = 10  # firms with the largest gains, and as many with the largest losses
 MAX_SECTORS = 15  # with the largest absolute values; the others are added up
+_PLURAL = {"sector": "sectors", "industry": "industries"}
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")  # of benchmarks
 _COSTS = {
     "half_spread": ("half-spread", "#33475b"),
@@ -37,14 +39,10 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
     """
     parts = fig.by_model(equity.filter(pl.col("book") == book), styles)
     if benchmarks is not None and benchmarks.height:
-        nav, name = pl.col("nav_benchmark"), pl.col("benchmark") + " (benchmark)"
-        rows = benchmarks.filter(pl.col("book") == book).select(
-            "date", model=name, nav_net=nav, nav_gross=nav
-        )
-        names = rows["model"].unique(maintain_order=True)
-        dashes = itertools.cycle(_DASHES)
-        looks = {one: fig.LineStyle(fig.MUTED, dash) for one, dash in zip(names, dashes, strict=False)}
-        parts += fig.by_model(rows, looks)
+        nav = pl.col("nav_benchmark")
+        rows = benchmarks.filter(pl.col("book") == book)
+        rows = rows.select("date", model="benchmark", nav_net=nav, nav_gross=nav)
+        parts += _benchmark_lines(rows)
     limit = fig.points_per_line(4 * len(parts))
     traces: list[fig.Trace] = []
     views: dict[str, list[int]] = {"net of costs": [], "before costs": []}
@@ -69,14 +67,112 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
                 of_group = {"legendgroup": "before costs", "line": dotted, "visible": True}
                 named = {"name": f"{fig.short(model)}, before costs"}
                 traces.append(fig.line(path, model, style, "%{y:.3f}", **of_group) | named)
-    wide = bool(extremes) and min(extremes) > 0 and max(extremes) / min(extremes) > LOG_NAV_RATIO
+    layout = _value_above_drawdown(extremes)
+    shown_by = {view: tuple(indices) for view, indices in views.items()}
+    return fig.draw(f"{title}: {book}", 480, traces, layout, shown_by)
+
+
+def _benchmark_lines(rows: pl.DataFrame) -> list[tuple[str, fig.LineStyle, pl.DataFrame]]:
+    """Split rows whose ``model`` is a benchmark, each with a name and a grey line of its own."""
+    rows = rows.with_columns(pl.col("model") + " (benchmark)")
+    dashes = itertools.cycle(_DASHES)
+    names = rows["model"].unique(maintain_order=True)
+    return fig.by_model(
+        rows, {one: fig.LineStyle(fig.MUTED, dash) for one, dash in zip(names, dashes, strict=False)}
+    )
+
+
+def _value_above_drawdown(values: Sequence[float]) -> dict[str, Any]:
+    """Layout of a chart of NAV with the drawdown below it."""
+    wide = bool(values) and min(values) > 0 and max(values) / min(values) > LOG_NAV_RATIO
     scale = ("NAV, log scale", "log") if wide else ("NAV (1 at the start)", "linear")
-    layout = fig.over_time(fig.axis(scale[0], type=scale[1], domain=[0.36, 1.0])) | {
+    return fig.over_time(fig.axis(scale[0], type=scale[1], domain=[0.36, 1.0])) | {
         "xaxis": fig.axis("", anchor="y2"),
         "yaxis2": fig.axis("drawdown", tickformat=".1~%", domain=[0.0, 0.3], nticks=4),
     }
-    shown_by = {view: tuple(indices) for view, indices in views.items()}
-    return fig.draw(f"{title}: {book}", 480, traces, layout, shown_by)
+
+
+def against_benchmarks(
+    equity: pl.DataFrame, benchmarks: pl.DataFrame, model: str, style: fig.LineStyle
+) -> fig.Figure:
+    """Draw one model's book, net and before costs, and the benchmarks, with the drawdown of each below.
+
+    ``equity`` and ``benchmarks`` (rows of ``benchmark_series``, or none) are those of one model and book.
+    """
+    parts = [(model, style, equity.sort("date").select("date", y="nav_net"))]
+    if benchmarks.height:
+        rows = benchmarks.select("date", model="benchmark", y="nav_benchmark")
+        parts += _benchmark_lines(rows)
+    traces, extremes = list[fig.Trace](), list[float]()
+    gross = fig.LineStyle(style.colour, "dot")
+    parts.insert(1, (f"{model}, before costs", gross, equity.sort("date").select("date", y="nav_gross")))
+    for name, look, rows in parts:
+        path = rows.select("date", y=pl.col("y").cast(pl.Float64).fill_nan(None)).drop_nulls("y")
+        path = fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1))
+        extremes += path["y"].to_list()
+        group = {"legendgroup": name, "line": look.line(2.6 if name == model else 1.4)}
+        traces.append(fig.line(path, name, look, "%{y:.3f}", **group))
+        if look is not gross:  # its drawdown would hide that after costs
+            below = {**group, "yaxis": "y2", "showlegend": False, "line": look.line(1.2)}
+            traces.append(fig.line(path.select("date", y="drawdown"), name, look, "%{y:.1%}", **below))
+    return fig.draw("Value and drawdown", 330, traces, _value_above_drawdown(extremes))
+
+
+def annual_returns(years: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
+    """Draw the returns of calendar years (columns year, name and net) as bars, one colour a name."""
+    traces = [
+        fig.columns(
+            [str(year) for year in rows["year"]],
+            (100 * rows["net"]).to_list(),
+            name,
+            styles[name].colour,
+            "%{y:.1f}%",
+        )
+        for (name,), rows in years.group_by("name", maintain_order=True)
+    ]
+    layout = {"barmode": "group", "bargap": 0.25, "yaxis": fig.zero_axis("% in the year")}
+    return fig.draw(
+        "Return by year", 260, traces, layout | {"xaxis": fig.axis("", type="category", tickangle=0)}
+    )
+
+
+def return_distribution(returns: pl.Series, style: fig.LineStyle) -> fig.Figure:
+    """Draw how often net returns of sessions fall into bins, and a normal distribution of their moments.
+
+    Bins are as wide as Freedman and Diaconis (1981) advise, ``2 IQR / n^(1/3)``, between 15 and 60 of them.
+    """
+    percent = 100.0 * returns.drop_nulls().to_numpy()
+    spread = np.subtract(*np.percentile(percent, [75, 25]))
+    range_of = float(np.ptp(percent)) or 1.0
+    step = 2.0 * spread / len(percent) ** (1 / 3)
+    bins = int(np.clip(math.ceil(range_of / step) if step > 0 else 0, 15, 60))
+    count, edges = np.histogram(percent, bins=bins)
+    middle, width = (edges[:-1] + edges[1:]) / 2, edges[1] - edges[0]
+    mean, deviation = percent.mean(), percent.std(ddof=1) or 1.0
+    normal = (
+        len(percent)
+        * width
+        * np.exp(-0.5 * ((middle - mean) / deviation) ** 2)
+        / (deviation * math.sqrt(2 * math.pi))
+    )
+    bars = {
+        "type": "bar",
+        "x": middle,
+        "y": count,
+        "width": width,
+        "name": "sessions",
+        "marker": {"color": style.colour},
+    }
+    bars["hovertemplate"] = "%{y} sessions around %{x:.2f}%<extra></extra>"
+    curve = fig.scatter(
+        middle,
+        normal,
+        name="normal distribution",
+        line={"color": fig.INK, "width": 1.6, "dash": "dash"},
+        hovertemplate="%{y:.1f}<extra>normal</extra>",
+    )
+    layout = {"bargap": 0.02, "xaxis": fig.axis("net return of a session (%)"), "yaxis": fig.axis("sessions")}
+    return fig.draw("Distribution of the returns of sessions", 260, [bars, curve], layout)
 
 
 def active_value(equity: pl.DataFrame, benchmarks: pl.DataFrame, book: str) -> fig.Figure:
@@ -230,16 +326,17 @@ def largest_names(frame: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([rows.head(MAX_NAMES), _added_up(rest, "names"), rows.tail(MAX_NAMES)])
 
 
-def largest_sectors(frame: pl.DataFrame) -> pl.DataFrame:
-    """Keep the sectors with the largest absolute net contributions; add the others up in the last row."""
+def largest_sectors(frame: pl.DataFrame, group: str) -> pl.DataFrame:
+    """Keep the groups with the largest absolute net contributions; add the others up in the last row."""
     kept, rest = _largest(frame.select("key", "gross", "cost", "net"), "net")
-    return pl.concat([kept.sort("net", descending=True), _added_up(rest, "sectors")])
+    return pl.concat([kept.sort("net", descending=True), _added_up(rest, _PLURAL[group])])
 
 
-def largest_exposures(frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Keep the sectors with the largest absolute means; the sum of the others has no range. Return both."""
+def largest_exposures(frame: pl.DataFrame, group: str) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Keep the groups with the largest absolute means; the sum of the others has no range. Return both."""
     kept, rest = _largest(frame.select("key", "mean", "low", "high"), "mean")
-    return pl.concat([kept, _added_up(rest.select("key", "mean"), "sectors")], how="diagonal"), rest
+    others = _added_up(rest.select("key", "mean"), _PLURAL[group])
+    return pl.concat([kept, others], how="diagonal"), rest
 
 
 def _largest(rows: pl.DataFrame, name: str) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -260,7 +357,7 @@ def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> 
     capital, traces = frame["capital"].cast(pl.Float64).to_list(), []
     for model, style, rows in fig.by_model(frame, styles, order="capital"):
         ends = (rows["capital"].cast(pl.Float64).to_list(), rows["sharpe_net"].cast(pl.Float64).to_list())
-        look = {"name": fig.short(model), "line": style.line(), "hovertemplate": "%{y:.2f} at %{x:.3s}"}
+        look = {"name": fig.short(model), "line": style.line(), "hovertemplate": "%{y:.2f} at %{x:,.3~r}"}
         traces.append(fig.scatter(*ends, "lines+markers", **look))
     decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)
     ticks = {"tickvals": [10**power for power in decades], "ticktext": _amounts(decades)}

@@ -92,7 +92,7 @@ def cumulative_rank_ic(
         width = 2.6 if model == best else 1.6
         traces.append(fig.line(path, model, style, "%{y:.2f}", line=style.line(width)))
     y = fig.axis("sum of daily rank ICs", zeroline=True)
-    return fig.draw("Cumulative rank IC on the test sessions", 340, traces, fig.over_time(y))
+    return fig.draw("Cumulative rank IC on the test sessions", 230, traces, fig.over_time(y))
 
 
 def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
@@ -103,7 +103,7 @@ def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, fig.LineStyle
         traces.append(fig.columns(names, means, model, style.colour, "%{y:.1f} bps"))
     x = fig.axis("quantile of the forecasts of a date (Q1 = lowest)", type="category")
     layout = {"barmode": "group", "bargap": 0.18, "xaxis": x, "yaxis": fig.zero_axis("mean label (bps)")}
-    return fig.draw("Mean return by forecast quantile", 340, traces, layout)
+    return fig.draw("Mean return by forecast quantile", 230, traces, layout)
 
 
 def quantile_curves(series: pl.DataFrame, model: str, horizon: int) -> fig.Figure:
@@ -139,7 +139,9 @@ def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, fig.
             "lines+markers",
             name=fig.short(model),
             line=style.line(),
-            error_y=fig.whiskers(1.96 * (rows["rank_ic"] / rows["rank_ic_t"]).abs(), thickness=1),
+            error_y=fig.whiskers(
+                1.96 * (rows["rank_ic"] / rows["rank_ic_t"]).abs(), thickness=1, color=style.colour
+            ),
             hovertemplate="%{y:.4f}",
         )
         for model, style, rows in fig.by_model(decay, styles, order=by)
@@ -214,5 +216,7 @@ def learning_curves(learning: pl.DataFrame, styles: Mapping[str, fig.LineStyle])
                 )
             )
         if traces:
-            layout = {"hovermode": "x unified", "xaxis": fig.axis("epoch"), "yaxis": fig.axis(title.lower())}
+            last = int(learning["epoch"].max())  # type: ignore[arg-type]  # there are epochs
+            whole = fig.axis("epoch", tick0=0, dtick=max(1, -(-last // 10)))  # no epoch 0.4
+            layout = {"hovermode": "x unified", "xaxis": whole, "yaxis": fig.axis(title.lower())}
             yield fig.draw(f"{title} by epoch", 340, traces, layout)

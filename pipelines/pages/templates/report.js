@@ -1,4 +1,4 @@
-// Draws every figure of the page. Its content security policy forbids all requests.
+// Draws the figures of the page. Its content security policy forbids all requests.
 const [touch, narrow] = ["(pointer: coarse)", "(max-width: 640px)"].map(query => window.matchMedia(query).matches);
 // By default, plotly.js offers to upload charts to its vendor's server.
 const settings = { responsive: true, displaylogo: false, displayModeBar: false, showSendToCloud: false, plotlyServerURL: "" };
@@ -18,7 +18,10 @@ const shrink = layout => {
 const press = (button, on) => button.setAttribute("aria-pressed", String(on));
 const pressed = button => button.getAttribute("aria-pressed") === "true";
 const indices = button => button.dataset.traces.split(" ").map(Number);
-const plots = all(".plot").map(place => {
+// A chart is drawn when its section is opened: in a folded one it would have no width.
+const drawn = new Set();
+const draw = place => {
+  drawn.add(place);
   const chart = data.figures[place.id];
   shrink(chart.layout);
   Plotly.newPlot(place, chart.data, chart.layout, settings);
@@ -38,8 +41,23 @@ const plots = all(".plot").map(place => {
     press(button, !pressed(button));
     redraw();
   }));
-  return place;
-});
+};
+const unfolded = within => all(".plot", within).filter(place => !place.closest("details:not([open])"));
+// The window may have changed its width while a chart that was drawn before was folded away.
+const show = within => unfolded(within).forEach(place => drawn.has(place) ? Plotly.Plots.resize(place) : draw(place));
+show(document);
+// A link to a folded section opens it.
+const open = () => {
+  const section = document.getElementById(location.hash.slice(1));
+  const fold = section && section.querySelector(":scope > details");
+  if (fold && !fold.open) {
+    fold.open = true;
+    section.scrollIntoView();
+  }
+};
+window.addEventListener("hashchange", open);
+all("a[href^='#']").forEach(link => link.addEventListener("click", () => window.setTimeout(open)));
+open();
 // Charts are as wide as the screen: fit them to the paper before printing, and restore them afterwards.
 const resize = (place, width, height) => {
   place.style.height = `${height}px`;
@@ -47,14 +65,23 @@ const resize = (place, width, height) => {
   const ticks = { "xaxis.nticks": few ? 4 : 0, "xaxis.tickangle": few ? 0 : "auto" };
   Plotly.relayout(place, { width, height, autosize: width === null, ...ticks });
 };
+// On paper, the sections about the result are open, and those that the reader has opened.
+let opened = [];
 window.addEventListener("beforeprint", () => {
-  all("details.notes").forEach(notes => { notes.open = true; });
-  plots.forEach(place => {
+  opened = all("details.paper:not([open])");
+  opened.forEach(fold => { fold.open = true; });
+  unfolded(document).forEach(place => {
+    if (!drawn.has(place)) { draw(place); }
     const half = place.closest(".beside") && !place.closest("figure").matches(":last-child:nth-child(odd)");
-    resize(place, half ? 330 : 680, Math.round(0.74 * place.dataset.height));
+    // rows of names need their height
+    const rows = data.figures[place.id].layout.yaxis.type === "category";
+    resize(place, half ? 330 : 680, Math.round((rows ? 1 : 0.74) * place.dataset.height));
   });
 });
-window.addEventListener("afterprint", () => plots.forEach(place => resize(place, null, Number(place.dataset.height))));
+window.addEventListener("afterprint", () => {
+  opened.forEach(fold => { fold.open = false; });
+  drawn.forEach(place => resize(place, null, Number(place.dataset.height)));
+});
 // The positions of any session.
 if (data.holdings) { showHoldings(data.holdings); }
 function showHoldings(held) {
@@ -93,7 +120,10 @@ function showHoldings(held) {
 // Tables that are wider than the screen say so.
 const hint = () => all(".scroll").forEach(box => box.classList.toggle("more", box.scrollWidth > box.clientWidth + 2));
 window.addEventListener("resize", hint);
-document.addEventListener("toggle", hint, true);
+document.addEventListener("toggle", event => {
+  if (event.target.open) { show(event.target); }
+  hint();
+}, true);
 hint();
 // Highlight the current section in the table of contents.
 const mark = () => {

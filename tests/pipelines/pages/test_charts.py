@@ -243,7 +243,7 @@ def test_of_many_sectors_the_largest_are_drawn_and_the_others_added_up() -> None
     rows = pl.DataFrame(
         {"key": [f"Sector {i:02d}" for i in range(100)], "gross": net + 0.001, "cost": 0.001, "net": net}
     )
-    kept = books.largest_sectors(rows)
+    kept = books.largest_sectors(rows, "sector")
     assert kept.height == 16
     assert kept["key"][-1] == "85 other sectors"
     for part in ("gross", "cost", "net"):
@@ -253,7 +253,7 @@ def test_of_many_sectors_the_largest_are_drawn_and_the_others_added_up() -> None
     assert books.contributions(kept, "title").height < 450  # half a printed page
 
     for few in (15, 16):  # a row for one other sector would save nothing
-        assert books.largest_sectors(rows.head(few))["key"].sort().equals(rows["key"].head(few))
+        assert books.largest_sectors(rows.head(few), "sector")["key"].sort().equals(rows["key"].head(few))
 
 
 def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
@@ -267,26 +267,81 @@ def test_the_rest_of_the_sectors_has_a_mean_weight_and_no_range() -> None:
             "high": weight_TS.max(axis=0),
         }
     )
-    kept, others = books.largest_exposures(rows)
+    kept, others = books.largest_exposures(rows, "industry")
     left = np.argsort(-np.abs(weight_TS.mean(axis=0)))[15:]
     assert set(others["key"]) == {f"Sector {i:02d}" for i in left}
-    assert kept["key"][-1] == "25 other sectors"
+    assert kept["key"][-1] == "25 other industries"
     assert kept["mean"][-1] == pytest.approx(weight_TS[:, left].sum(axis=1).mean(), abs=1e-12)
     assert kept["low"][-1] is None
     assert kept["high"][-1] is None
     assert kept["mean"].sum() == pytest.approx(rows["mean"].sum(), abs=1e-12)
 
     ranges, means = books.exposure_ranges(kept, "title", "label").traces
-    assert means["y"][0] == "25 other sectors"  # at the bottom
+    assert means["y"][0] == "25 other industries"  # at the bottom
     assert means["x"][0] == pytest.approx(kept["mean"][-1], abs=1e-6)
     assert ranges["x"][:3] == [None, None, None]
     low, high = books.exposure_ranges(kept, "title", "label").layout["xaxis"]["range"]
     assert low < min(*kept["mean"], *kept["low"].drop_nulls())
     assert high > max(*kept["mean"], *kept["high"].drop_nulls())
 
-    whole, none = books.largest_exposures(rows.head(16))
+    whole, none = books.largest_exposures(rows.head(16), "industry")
     assert whole.height == 16
     assert none.is_empty()
+
+
+def test_the_first_chart_has_a_book_net_and_gross_and_its_benchmark_with_their_drawdowns() -> None:
+    dates = [dt.date(2024, 1, day) for day in (2, 3, 4)]
+    equity = pl.DataFrame({"date": dates, "nav_net": [1.0, 1.1, 0.99], "nav_gross": [1.0, 1.2, 1.44]})
+    index = pl.DataFrame({"date": dates, "benchmark": "spx", "nav_benchmark": [1.0, 0.9, 1.0]})
+    style = LineStyle("#123456")
+    figure = books.against_benchmarks(equity, index, "a", style)
+    above = {trace["name"]: trace for trace in figure.traces if "yaxis" not in trace}
+    below = {trace["name"]: trace for trace in figure.traces if "yaxis" in trace}
+    assert list(above) == ["a", "a, before costs", "spx (benchmark)"]
+    assert above["a, before costs"]["y"].tolist() == pytest.approx([1.0, 1.2, 1.44])
+    assert above["spx (benchmark)"]["y"].tolist() == pytest.approx([1.0, 0.9, 1.0])
+    assert {name: trace["y"].tolist() for name, trace in below.items()} == {
+        "a": pytest.approx([0.0, 0.0, -0.1]),
+        "spx (benchmark)": pytest.approx([0.0, -0.1, 0.0]),
+    }
+    assert [entry.name for entry in figure.legend] == list(above)
+    alone = books.against_benchmarks(equity, pl.DataFrame(), "a", style)
+    assert [trace["name"] for trace in alone.traces] == ["a", "a", "a, before costs"]
+
+
+def test_years_are_bars_of_a_book_beside_its_benchmark() -> None:
+    years = pl.DataFrame({"year": [2023, 2024, 2023], "name": ["a", "a", "b"], "net": [0.1, -0.05, 0.2]})
+    figure = books.annual_returns(years, {"a": LineStyle("#111111"), "b": LineStyle("#222222")})
+    assert [(one["name"], one["x"], one["marker"]["color"]) for one in figure.traces] == [
+        ("a", ["2023", "2024"], "#111111"),
+        ("b", ["2023"], "#222222"),
+    ]
+    assert figure.traces[0]["y"] == pytest.approx([10.0, -5.0])
+
+
+def test_the_distribution_counts_every_session_and_stands_beside_the_normal_one() -> None:
+    rng = np.random.default_rng(5)
+    returns = rng.normal(0.001, 0.01, 2_000)
+    bars, curve = books.return_distribution(pl.Series(returns), LineStyle("#111111")).traces
+    assert bars["y"].sum() == 2_000
+    assert 15 <= len(bars["y"]) <= 60
+    edges = np.concatenate([bars["x"] - bars["width"] / 2, bars["x"][-1:] + bars["width"] / 2])
+    for at, count in enumerate(bars["y"][:-1]):
+        inside = [one for one in 100 * returns if edges[at] <= one < edges[at + 1]]
+        assert abs(len(inside) - count) <= 1, "an edge may round to either side"
+    expected = np.diff([0.5 * math.erfc(-(e - 0.1) / math.sqrt(2)) for e in edges]) * 2_000
+    assert np.abs(curve["y"] - expected).max() < 25
+    flat = books.return_distribution(pl.Series([0.0] * 30), LineStyle("#111111")).traces[0]
+    assert flat["y"].sum() == 30
+
+
+def test_an_axis_of_epochs_has_whole_numbers() -> None:
+    for epochs, step in ((1, 1), (2, 1), (12, 2), (100, 10)):
+        learning = pl.DataFrame(
+            {"model": "a", "fold": 0, "seed": 0, "epoch": range(epochs + 1), "train_loss": 1.0}
+        ).with_columns(valid_rank_ic=pl.lit(None, dtype=pl.Float64))
+        (figure,) = models.learning_curves(learning, model_styles(["a"]))
+        assert (figure.layout["xaxis"]["tick0"], figure.layout["xaxis"]["dtick"]) == (0, step)
 
 
 def test_turnover_is_a_rolling_mean_in_per_cent() -> None:

@@ -153,6 +153,9 @@ def test_a_signal_that_fails_the_guard_is_not_believable() -> None:
     page = render(one)
     assert "<li><b>reversal, returns</b>: It knows &lt;i&gt;tomorrow&lt;/i&gt;.</li>" in page
     assert "Look-ahead guard: 1 fail, 1 pass." in page
+    assert "Look-ahead guard: 1 fail, 1 pass" in page[: page.index('<section id="overview">')], (
+        "and at the top"
+    )
     later = render(signal_report(("reversal", "returns", "pass", "None."), ("momentum", *bad[1:]), **good))
     assert 'class="audit fail"' in later, "the worst verdict of all signals, not that of the first one"
     every = judge_report(signal_report(bad, ("momentum", "returns", "fail", "So does it."), **good))
@@ -173,13 +176,17 @@ def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_jud
     assert "42 trials" in verdict.evidence
     page = render(signal_report(**good))
     assert "There is no validation and no baseline" in page
-    assert "beats" not in Page(page).text[: Page(page).text.index("Hazards")].replace("It beats", "")
+    assert "beats" not in Page(page).text[: Page(page).text.index("Key figures", 2_000)].replace(
+        "It beats", ""
+    )
     titles = section_titles(page)
     assert not {"folds", "learning", "truth", "attribution"} & set(titles)
-    assert {"figures", "books", "rolling", "months", "signal", "quantiles", "capacity", "trials"} <= set(
+    assert {"figures", "books", "rolling", "returns", "signal", "quantiles", "capacity", "trials"} <= set(
         titles
     )
     assert "<h2>Signals</h2>" in page
+    assert "<h1>reversal, momentum</h1>" in page, "the names of the signals, not that of the file"
+    assert "<title>reversal, momentum: Peerglass report</title>" in page
     part = page[page.index('<section id="file">') :]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in part.split("<tr")[2:4]]
     assert rows == [["reversal", "700", "3"], ["momentum", "650", "\N{EN DASH}"]]

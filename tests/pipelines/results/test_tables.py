@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from pipelines.columns import COLUMNS, TABLES, table
-from pipelines.format import IC, NAMES, PERCENT, RATIO, SCORE, interval
+from pipelines.format import IC, NAMES, PERCENT, RATIO, SCORE, Kind, interval
 
 PATH = {"model": "a", "path": 1, "delay": 1, "book": "b", "dates": 3, "ic": 0.1, "rank_ic": 0.1}
 
@@ -54,6 +54,13 @@ def test_every_column_is_declared_and_used() -> None:
         (PERCENT, 0.1234, "12.3", "12.3"),
         (SCORE, 0.012, "0.01200", "0.01200"),
         (RATIO, 12345.6, "12,345.60", "12,345.60"),
+        (Kind(3, style="#"), 1500.0, "1,500", "1,500"),
+        (Kind(3, style="#"), 9.9996, "10.0", "10.0"),
+        (Kind(3, style="#"), -0.0012345, "-0.00123", "\N{MINUS SIGN}0.00123"),
+        (Kind(4, style="g"), 10_000_000.0, "10,000,000", "10,000,000"),
+        (Kind(4, style="g"), 0.5, "0.5", "0.5"),
+        (Kind(2, style="#"), 3.1e-7, "3.1e-07", "3.1 \N{MULTIPLICATION SIGN} 10⁻⁷"),
+        (Kind(4, style="g"), 0.0, "0", "0"),
         (NAMES, ["A -2%", "B -1%"], "A -2%, B -1%", "A \N{MINUS SIGN}2%, B \N{MINUS SIGN}1%"),
         (RATIO, math.nan, "-", "\N{EN DASH}"),
         (RATIO, None, "-", "\N{EN DASH}"),
