@@ -1,18 +1,21 @@
 # Every target updates .venv if pyproject.toml or constraints.txt changed. A new .venv uses the newest supported Python
-# on the PATH, or PYTHON=/path/to/python3. If that has another version than .venv, .venv is created again.
+# on the PATH, or PYTHON=/path/to/python3. If that has another version than .venv, .venv is created again. "make demo"
+# installs what users need. The other targets add the tools of developers, which include all extras.
 SUPPORTED := 3.13 3.12 3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.up-to-date
+STAMP_OF_USERS := $(VENV)/.installed
 VERSION = -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo check test golden golden-check lint format bench docs reference
+.PHONY: help install venv demo check test golden golden-check lint format bench docs reference
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-venv:
+# $(call update,EXTRAS,WORDS,STAMPS): a stamp is the time of an installation that suffices; the first one is set.
+define update
 	@has=$$($(BIN)/python $(VERSION)); python='$(PYTHON)'; \
 	case ' $(SUPPORTED) ' in *" $${has:-none} "*) : ;; *) has= ;; esac; \
 	if [ -z "$$python$$has" ]; then \
@@ -35,13 +38,32 @@ venv:
 	        "$$python" -m venv --clear $(VENV) || exit 1; \
 	    fi; \
 	fi; \
-	if ! [ $(STAMP) -nt pyproject.toml -a $(STAMP) -nt constraints.txt ]; then \
-	    $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-	        --editable '.[dev]' || exit 1; \
-	    touch $(STAMP); \
-	fi
+	first=yes; \
+	for stamp in $(3); do \
+	    if [ $$stamp -nt pyproject.toml -a $$stamp -nt constraints.txt ]; then exit 0; fi; \
+	    if [ -e $$stamp ]; then first=; fi; \
+	done; \
+	if [ -n "$$first" ]; then \
+	    echo "make: installing Peerglass$(2)"; \
+	    if [ "$$(uname -sm)" = "Linux x86_64" -a -z "$$PIP_EXTRA_INDEX_URL$$PIP_FIND_LINKS" ] && \
+	        ! command -v nvidia-smi >/dev/null; then \
+	        echo "make: torch brings CUDA here, 2.6 GB more to download. For the version without CUDA, press Ctrl-C and run:"; \
+	        echo "make:     PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu make $(MAKECMDGOALS)"; \
+	    fi; \
+	fi; \
+	if [ -t 1 ]; then quiet=; else quiet=--quiet; fi; \
+	$(BIN)/python -m pip install $$quiet --disable-pip-version-check --constraint constraints.txt \
+	    --editable '.$(1)' || exit 1; \
+	touch $(firstword $(3))
+endef
 
-demo: venv  ## run the whole pipeline on the embedded market; prints the report's path
+venv:
+	$(call update,[dev], with the tools of developers: 3.7 GB on the disk; takes minutes.,$(STAMP))
+
+install:  ## install what users need into .venv
+	$(call update,,: 0.7 GB to download and 2.6 GB on the disk; takes minutes.,$(STAMP_OF_USERS) $(STAMP))
+
+demo: install  ## run the whole pipeline on the embedded market; prints the report's path
 	@$(BIN)/peerglass demo
 
 # Containers often set PYTHONDONTWRITEBYTECODE. Without cached bytecode, every process that the tests start would compile

@@ -32,6 +32,16 @@ NAN_RULE = (
 """The NaN rule of every feature; `Feature.nan_rule` lists additional cases."""
 
 
+_MOST_NAMED = 8  # features or inputs that a message names
+
+
+def _listed(names: list[str], last: str, rest: str = "") -> str:
+    """Join names as in "a, b and c"; of too many, the first ones and how many others there are."""
+    if len(names) > _MOST_NAMED and rest:
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} {rest}"]
+    return f" {last} ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
     """A feature: one number per firm and session, known at the close of t.
@@ -168,8 +178,8 @@ class Registry(dict[str, Feature]):
         usable : list of str
             Features whose inputs the panel has.
         messages : list of str
-            One sentence per missing input, such as ``"These data have no volume: the characteristics x and y
-            are left out."``
+            Empty if all are usable; otherwise one sentence, such as ``"These data have no high or low: the
+            characteristics x and y are left out."`` Of many inputs or features it names the first ones.
 
         Raises
         ------
@@ -185,18 +195,22 @@ class Registry(dict[str, Feature]):
         if unknown:
             msg = f"Unknown {self.kind} {', '.join(unknown)}: choose among {', '.join(sorted(self))}."
             raise ValueError(msg)
-        lacking: dict[tuple[str, ...], list[str]] = {}
-        for name in requested:
-            lacking.setdefault(tuple(sorted(self[name].needs - panel.fields)), []).append(name)
-        usable = lacking.pop((), [])
-        return usable, [self._missing_message(missing, left_out) for missing, left_out in lacking.items()]
+        lacking = {name: sorted(self[name].needs - panel.fields) for name in requested}
+        usable = [name for name, fields in lacking.items() if not fields]
+        left_out = [name for name, fields in lacking.items() if fields]
+        fields = dict.fromkeys(field for name in left_out for field in lacking[name])
+        return usable, [self._missing_message(list(fields), left_out)] if left_out else []
 
-    def _missing_message(self, missing: tuple[str, ...], names: list[str]) -> str:
-        fields = " and no ".join(field.removeprefix("statements:") for field in missing)
-        if len(names) == 1:
-            return f"These data have no {fields}: the {self.kind} {names[0]} is left out."
-        listed = f"{', '.join(names[:-1])} and {names[-1]}"
-        return f"These data have no {fields}: the {self.kind}s {listed} are left out."
+    def _missing_message(self, fields: list[str], names: list[str]) -> str:
+        inputs = _listed([field.removeprefix("statements:") for field in fields], "or", "others")
+        if len(names) <= _MOST_NAMED:
+            verb = "is" if len(names) == 1 else "are"
+            kind = self.kind if len(names) == 1 else f"{self.kind}s"
+            return f"These data have no {inputs}: the {kind} {_listed(names, 'and')} {verb} left out."
+        return (
+            f"These data have no {inputs}: {len(names)} {self.kind}s are left out, such as "
+            f"{_listed(names[:3], 'and')} ('peerglass features' says what each needs)."
+        )
 
     def compute(self, panel: Panel, names: Iterable[str] | None = None) -> Float32Array:
         """Compute raw features (neither ranked nor scaled) and stack them along the last axis.

@@ -55,6 +55,7 @@ GUIDE = {place: text for place, text in PAGES.items() if not place.startswith("d
 
 CHECKED_ONLY: Mapping[str, str] = {
     "make": "takes minutes, or changes the checkout; the target must exist",
+    "pip": "installs; the extras and files must exist",
     "uv": "is no dependency of the project; the files and extras must exist",
     "mlflow": "starts a server; the options must exist",
     "python benchmarks/": "takes minutes, or needs a GPU; the script must have the options",
@@ -244,10 +245,13 @@ def check(words: list[str]) -> None:
     options = [word.partition("=")[0] for word in words if word.startswith("--")]
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    elif words[0] == "uv":
-        extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        assert {words[i + 1] for i, word in enumerate(words) if word == "--extra"} <= set(extras)
-        assert (ROOT / words[words.index("--constraint") + 1]).is_file()
+    elif words[0] in ("pip", "uv"):
+        project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+        extras = {words[i + 1] for i, word in enumerate(words) if word == "--extra"}
+        extras |= set(re.sub(r"^\.\[(.*)\]$|.*", r"\1", words[-1]).split(",")) - {""}
+        assert extras <= set(project["optional-dependencies"])
+        assert "--constraint" not in words or (ROOT / words[words.index("--constraint") + 1]).is_file()
+        assert not words[-1].endswith(".whl") or f"peerglass-{project['version']}-py3" in words[-1]
     elif words[0] == "mlflow":
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the import

@@ -713,15 +713,25 @@ def test_features_with_missing_columns_are_left_out_with_a_message(tables: Table
     usable, messages = available_characteristics(panel)
     assert "return_5" in usable
     assert "amihud_21" not in usable
-    assert all(name in usable or any(name in one for one in messages) for name in CHARACTERISTICS)
-    assert any("no volume: the characteristics" in one and "amihud_21" in one for one in messages)
+    left_out = len(CHARACTERISTICS) - len(usable)
+    (message,) = messages
+    assert message.startswith("These data have no ")
+    assert f": {left_out} characteristics are left out, such as " in message
+    assert available_characteristics(panel, ["return_5", "amihud_21"]) == (
+        ["return_5"],
+        ["These data have no volume: the characteristic amihud_21 is left out."],
+    )
+    assert available_characteristics(panel, ["overnight_return", "amihud_21", "log_market_equity"])[1] == [
+        "These data have no open, volume or shares_outstanding: the characteristics overnight_return, "
+        "amihud_21 and log_market_equity are left out."
+    ]
     assert available_channels(panel)[0] == [
         "return",
         "market_relative_return",
         "scaled_return",
         "factor_residual",
     ]
-    with pytest.raises(ValueError, match=r"no high and no low: the .* centred_close_location is left out"):
+    with pytest.raises(ValueError, match=r"no high or low: the .* centred_close_location is left out"):
         compute_channels(panel, ["centred_close_location"])
     with pytest.raises(
         ValueError, match=r"close_location is now called centred_close_location; use the new name"
