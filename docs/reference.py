@@ -95,7 +95,10 @@ def commands_page() -> str:
         "# Command line",
         f"<!-- Written by `{_WRITE} commands > docs/cli.md`; a test compares the file with the code. -->",
         _paragraphs(str(app.info.help)),
-        "`peerglass --debug COMMAND` shows the traceback of an error.",
+        "Every command also takes `--quiet` (print results and errors, no progress), `--debug` (show the "
+        "traceback of an error), and `--log text` or `--log json` (how progress is printed on stderr; the "
+        "default is text on a terminal, and one JSON object a line in a pipe or file). On a terminal, lines "
+        "fit its width, and colours mark what failed; the variable `NO_COLOR` switches the colours off.",
     ]
     for words, function in _commands(app, ("peerglass",)):
         parameters = list(_parameters(function))

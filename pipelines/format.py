@@ -5,7 +5,7 @@ plain ASCII.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
@@ -154,19 +154,3 @@ def json_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
     floats = [name for name, kind in table.schema.items() if kind.is_float()]
     finite = (pl.when(pl.col(name).is_finite()).then(name).alias(name) for name in floats)
     return table.with_columns(finite).to_dicts()
-
-
-def text_table(
-    rows: Iterable[Sequence[str]], heading: Sequence[str] = (), *, left: int = 1, indent: str = "  "
-) -> list[str]:
-    """Align cells in lines that begin with ``indent``; the first ``left`` columns are flush left."""
-    lines = [*([heading] if heading else []), *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return [
-        indent
-        + "  ".join(
-            cell.ljust(width) if i < left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    ]

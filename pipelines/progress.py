@@ -1,4 +1,4 @@
-"""Progress of a command on stderr: bars on a terminal, JSON lines in a log."""
+"""Progress of a command on stderr: bars on a terminal, JSON lines in a log, or what `choose_log` says."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipelines.secrets import redact
 
@@ -16,8 +16,17 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
 
+class _Chosen:
+    log: Literal["text", "json", "none"] | None = None  # None: text on a terminal, and JSON elsewhere
+
+
+def choose_log(log: Literal["text", "json", "none"] | None) -> None:
+    """Set how this process reports progress; None is the default: text on a terminal, and JSON elsewhere."""
+    _Chosen.log = log
+
+
 class Progress:
-    """Reports stages and their steps, as bars on a terminal and as lines of JSON elsewhere, with seconds."""
+    """Reports stages and their steps with seconds: as bars, as lines of text or of JSON, or not at all."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -36,7 +45,7 @@ class Progress:
         self._stage, self._started = name, time.monotonic()
         self._totals = places if places is not None and len(places) > 1 else {}
         self._done = dict.fromkeys(self._totals, 0)
-        if sys.stderr.isatty():
+        if _log() == "text" and sys.stderr.isatty():
             from rich import progress as bars
             from rich.console import Console
 
@@ -47,13 +56,14 @@ class Progress:
                 *steps,
                 bars.TimeElapsedColumn(),
                 console=Console(stderr=True),
+                redirect_stdout=sys.stdout.isatty(),  # results go to the file that the user named
             )
             self._bars.start()
             totals: Mapping[str, int | None] = self._totals or {"": total}
             for place, count in totals.items():
                 self._tasks[place] = self._bars.add_task(_named(name, place), total=count)
         else:
-            self._log("start", total=total, **({"places": dict(self._totals)} if self._totals else {}))
+            self._tell("", "start", total=total, **({"places": dict(self._totals)} if self._totals else {}))
         complete = False
         try:
             yield
@@ -69,7 +79,12 @@ class Progress:
                 self._bars.stop()
                 self._bars, self._tasks = None, {}
             else:
-                self._log("end", seconds=round(time.monotonic() - self._started, 2))
+                seconds = round(time.monotonic() - self._started, 2)
+                self._tell(
+                    f"{name}: {'done' if complete else 'stopped'} after {seconds:.0f} s",
+                    "end",
+                    seconds=seconds,
+                )
 
     def step(self, message: str, place: str = "") -> None:
         """Report one finished step of the current stage, and where it was computed."""
@@ -82,7 +97,9 @@ class Progress:
         if place:
             self._done[place] += 1
             fields = {"place": place, "done": self._done[place], "of": self._totals[place]}
-        self._log("step", message=message, **fields, seconds=round(time.monotonic() - self._started, 2))
+        seconds = round(time.monotonic() - self._started, 2)
+        said = f"{_named(self._stage, place)}: {message}"
+        self._tell(said, "step", message=message, **fields, seconds=seconds)
 
     def note(self, message: str) -> None:
         """Report a message that is not a step."""
@@ -90,10 +107,19 @@ class Progress:
         if self._bars is not None:
             self._bars.console.print(message, highlight=False, markup=False)
         else:
-            self._log("note", message=message)
+            self._tell(message, "note", message=message)
 
-    def _log(self, event: str, **fields: object) -> None:
-        print(json.dumps({"event": event, "stage": self._stage, **fields}), file=sys.stderr, flush=True)
+    def _tell(self, text: str, event: str, **fields: object) -> None:
+        """Write a line: the text, nothing if it is empty, or the event as JSON."""
+        log = _log()
+        if log == "json":
+            text = json.dumps({"event": event, "stage": self._stage, **fields})
+        if text and log != "none":
+            print(text, file=sys.stderr, flush=True)
+
+
+def _log() -> Literal["text", "json", "none"]:
+    return _Chosen.log or ("text" if sys.stderr.isatty() else "json")
 
 
 def _named(stage: str, place: str) -> str:

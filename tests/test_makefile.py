@@ -83,9 +83,7 @@ def test_the_demo_installs_no_tools_of_developers(project: Path) -> None:
     assert make(project) == (0, "", ["pip 3.12 .[dev]"]), "the tools are added"
     os.utime(project / "constraints.txt", (2e9, 2e9))
     os.utime(project / ".venv" / ".up-to-date", (3e9, 3e9))
-    assert make(project, target="demo") == (0, "", [demo]), (
-        "developers have what users need"
-    )
+    assert make(project, target="demo") == (0, "", [demo]), "developers have what users need"
 
 
 def test_the_first_installation_says_how_large_it_is(project: Path) -> None:

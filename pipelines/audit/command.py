@@ -35,6 +35,7 @@ from pipelines.run.provenance import AuditMade, environment, record
 from pipelines.run.record import RecordedRun, record_run
 from pipelines.sources.base import LiveSource
 from pipelines.sources.settings import FilesSourceConfig
+from pipelines.terminal import say
 
 _FILES: Final = ("prices", "securities", "fundamentals", "membership", "inputs")
 Depth = Literal["quick", "full"]
@@ -203,7 +204,10 @@ def audit_target(
         if is_config:
             record_run(run, started=False)  # only now: an interrupted audit leaves no run behind
         path = save_audit(audit, run)
-        print(audit.to_json() if as_json else f"{describe(audit)}\n{path}", flush=True)
+        if as_json:
+            print(audit.to_json(), flush=True)
+        else:
+            say(f"{describe(audit)}\n{path}")
         _track(run, failed=bool(audit.failures))
         raise_on_failure(audit, run)
 
@@ -244,7 +248,7 @@ def _track(run: RecordedRun, *, failed: bool) -> None:
     except TrackingError as error:
         if not failed:
             raise
-        print(f"peerglass: {error}", file=sys.stderr)
+        say(f"peerglass: {error}", sys.stderr)
 
 
 def read_older(older: str, config: Config, lake: Lake) -> dict[str, pl.DataFrame]:

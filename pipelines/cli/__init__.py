@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 from typer import Argument, Option, Typer
 
+from pipelines.terminal import say
+
 if TYPE_CHECKING:
     from pipelines.config.schema import Config
     from pipelines.lake.lake import Lake
@@ -84,4 +86,7 @@ def lake_of(config: Config, *, wait: bool, lock: bool = True) -> Iterator[tuple[
 
 def answer(content: object, describe: Callable[[Any], str], *, as_json: bool) -> None:
     """Print what a command found, as JSON or described for a terminal."""
-    print(json.dumps(content, indent=1, default=str) if as_json else describe(content))
+    if as_json:
+        print(json.dumps(content, indent=1, default=str))
+    else:
+        say(describe(content))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pipelines.cli import group, lake_of, load
 from pipelines.errors import ConfigError
+from pipelines.terminal import say
 
 if TYPE_CHECKING:
     from features.library.registry import Feature
@@ -88,7 +89,7 @@ def status(config: Path, overrides: list[str] | None = None) -> None:
     checked = load(config, overrides)
     with lake_of(checked, wait=False, lock=False) as (held, _):
         runs = upkeep.recorded_by_runs(held, [Path(checked.output)])
-        print(upkeep.describe_status(held, upkeep.recorded_in_lake(held) | runs))
+        say(upkeep.describe_status(held, upkeep.recorded_in_lake(held) | runs))
 
 
 @lake.command()
@@ -99,7 +100,7 @@ def compact(config: Path, overrides: list[str] | None = None, wait: bool = False
     with lake_of(load(config, overrides), wait=wait) as (held, progress):
         with progress.stage("compact"):
             done = upkeep.compact(held)
-        print(upkeep.describe_compaction(done))
+        say(upkeep.describe_compaction(done))
 
 
 @lake.command()
@@ -148,7 +149,7 @@ def vacuum(
                 protect=not forget_runs,
                 dry_run=dry_run,
             )
-        print(upkeep.describe_vacuum(plans, dry_run=dry_run))
+        say(upkeep.describe_vacuum(plans, dry_run=dry_run))
 
 
 quarantine = group("quarantine")
@@ -172,7 +173,7 @@ def list_rows(
     from pipelines.ingest.quarantine import Selection, describe_listing, listing
 
     with lake_of(load(config, overrides), wait=False, lock=False) as (held, _):
-        print(describe_listing(listing(held, Selection(rule, ticker, table)), limit))
+        say(describe_listing(listing(held, Selection(rule, ticker, table)), limit))
 
 
 @quarantine.command()
@@ -199,7 +200,7 @@ def release(
     from pipelines.ingest.quarantine import release as accept
 
     with lake_of(load(config, overrides), wait=wait) as (held, _):
-        print(accept(held, Selection(rule, ticker, table, row)))
+        say(accept(held, Selection(rule, ticker, table, row)))
 
 
 VERBS: Final = (features, lake, quarantine)

@@ -6,16 +6,37 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from pipelines.cli import data, help_of, operations, stages, start, with_options
 from pipelines.errors import PeerglassError, full_disk
+from pipelines.progress import choose_log
 from pipelines.secrets import redact
+from pipelines.terminal import say
+
+
+class _Commands(TyperGroup):
+    """The commands, whose common options may stand before or behind their words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # noqa: ANN401 (of typer's own click)
+        end = args.index("--") if "--" in args else len(args)
+        common: list[str] = []
+        others: list[str] = []
+        words = iter(args[:end])
+        for word in words:
+            is_common = word in ("--debug", "--quiet", "--log") or word.startswith("--log=")
+            (common if is_common else others).append(word)
+            if word == "--log":
+                common += [value for value in (next(words, None),) if value is not None]
+        return super().parse_args(ctx, [*common, *others, *args[end:]])
+
 
 app = typer.Typer(
     name="peerglass",
+    cls=_Commands,
     help=help_of("peerglass"),
     no_args_is_help=True,
     add_completion=False,
@@ -43,12 +64,24 @@ def _print_version(wanted: bool) -> None:
 def _common(
     *,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", help="Print results and errors, but no progress.")
+    ] = False,
+    log: Annotated[
+        Literal["text", "json"] | None,
+        typer.Option(
+            "--log",
+            help="How to print progress on stderr: as text, or as one JSON object a line. Default: text on a "
+            "terminal, json in a pipe or file.",
+        ),
+    ] = None,
     version: Annotated[
         bool,
         typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and end."),
     ] = False,
 ) -> None:
     _State.debug = debug
+    choose_log("none" if quiet else log)
 
 
 _PANELS: Final = (  # panel of the help page, and a module with its verbs or groups in order
@@ -78,22 +111,25 @@ def main() -> None:
     except PeerglassError as error:
         _print_traceback()
         shown = full_disk(error) or error
-        print(f"peerglass: {shown}", file=sys.stderr)
+        _complain(str(shown))
         sys.exit(shown.exit_code)
     except KeyboardInterrupt:
-        print("peerglass: interrupted; run the same command again to continue.", file=sys.stderr)
+        _complain("interrupted; run the same command again to continue.")
         sys.exit(130)
     except Exception as error:
         _print_traceback()
         if (full := full_disk(error)) is not None:
-            print(f"peerglass: {full}", file=sys.stderr)
+            _complain(str(full))
             sys.exit(full.exit_code)
-        print(
-            f"peerglass: this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass "
-            "--debug ...' for the traceback and report it.",
-            file=sys.stderr,
+        _complain(
+            f"this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass --debug ...' for "
+            "the traceback and report it."
         )
         sys.exit(1)
+
+
+def _complain(sentence: str) -> None:
+    say(f"peerglass: {sentence}", sys.stderr)
 
 
 @functools.cache

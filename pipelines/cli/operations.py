@@ -7,6 +7,7 @@ from typing import Final
 import typer
 
 from pipelines.cli import RUNS_FOLDER, answer, group, lake_of, load
+from pipelines.terminal import say
 
 
 def nightly(
@@ -40,14 +41,14 @@ def nightly(
     if not (dry_run or accept_changes):
         done = already_done(load(config, overrides, models=False), day)
         if done is not None:
-            print(done)
+            say(done)
             return
     from pipelines.nightly.night import play_nights
 
     play_nights(
         load(config, overrides),
         day,
-        echo=typer.echo,
+        echo=say,
         dry_run=dry_run,
         accept_changes=accept_changes,
         wait=wait,
@@ -122,7 +123,7 @@ def signals(
 
     session = None if date is None else date.date()
     options = SignalsOptions(session, model, version, out, output, explain)
-    make_signals(target, overrides or [], options, typer.echo)
+    make_signals(target, overrides or [], options, say)
 
 
 runs = group("runs")
@@ -186,7 +187,7 @@ def prune(
     pruning = plan_prune(output, runs or [], older_than, dt.datetime.now(dt.UTC), keep=keep)
     remove = yes and not dry_run
     if remove:
-        pruning = apply_prune(pruning, notify=typer.echo)
+        pruning = apply_prune(pruning, notify=say)
     found = {"done": remove, **asdict(pruning)}
     answer(found, lambda _: describe_pruning(pruning, done=remove), as_json=as_json)
 
@@ -216,7 +217,7 @@ def promote(
 
     settings = promotions.config_of_option(config, overrides or [])
     folder = output if settings is None else Path(settings.output)
-    promotions.promote(version, settings, folder, typer.echo, force=force, why=why)
+    promotions.promote(version, settings, folder, say, force=force, why=why)
 
 
 def demote(config: Path, *, why: str, overrides: list[str] | None = None) -> None:
@@ -228,7 +229,7 @@ def demote(config: Path, *, why: str, overrides: list[str] | None = None) -> Non
     """
     from pipelines.commands import versions as promotions
 
-    promotions.demote(load(config, overrides), why, typer.echo)
+    promotions.demote(load(config, overrides), why, say)
 
 
 trials = group("trials")
@@ -280,7 +281,7 @@ def sync(config: Path, overrides: list[str] | None = None) -> None:
 
     settings = load(config, overrides)
     with lake_of(settings, wait=False, lock=False) as (lake, progress):
-        print(spool.describe_synced(spool.sync(settings, lake, progress), settings))
+        say(spool.describe_synced(spool.sync(settings, lake, progress), settings))
 
 
 VERBS: Final = (nightly, account, signals, runs, promote, demote, trials, track)

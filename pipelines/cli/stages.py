@@ -1,14 +1,14 @@
 """Verbs of the stages of a run, from the data to the report, and of its evaluation."""
 
 import datetime as dt
+import sys
 from pathlib import Path
 from typing import Any, Final, Literal
-
-import typer
 
 from pipelines.cli import RUNS_FOLDER, load
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
+from pipelines.terminal import say
 
 
 def run(
@@ -28,7 +28,7 @@ def run(
     from pipelines.stages import run_config
 
     loaded = load(config, overrides)
-    print(run_config(loaded, echo=typer.echo, as_of=as_of, explained=skip is None, wait=wait))
+    print(run_config(loaded, echo=say, as_of=as_of, explained=skip is None, wait=wait))
 
 
 def ingest(
@@ -45,7 +45,7 @@ def ingest(
     """
     from pipelines.run.fetch import ingest_config
 
-    ingest_config(load(config, overrides), typer.echo, replace=replace, wait=wait)
+    ingest_config(load(config, overrides), say, replace=replace, wait=wait)
 
 
 def audit(
@@ -119,7 +119,7 @@ def tune(
     """
     from pipelines.train.tune import tune as search
 
-    print(search([load(config, overrides) for config in configs], model, trials, as_of, wait=wait))
+    say(search([load(config, overrides) for config in configs], model, trials, as_of, wait=wait))
 
 
 def backtest(
@@ -173,12 +173,13 @@ def backtest(
         sweep=sweep or "",
         book=book,
     )
+    echo = print if as_json else say
     if of_file and sweep is None:
-        measure_file(target, config, options, typer.echo)
+        measure_file(target, config, options, echo)
     elif of_file:
         from pipelines.sweeps import sweep_file
 
-        sweep_file(target, config, options, typer.echo)
+        sweep_file(target, config, options, echo)
     elif as_of is not None or signal or force:
         given = "--as-of" if as_of is not None else "--signal" if signal else "--force"
         raise ConfigError(
@@ -187,11 +188,11 @@ def backtest(
     elif sweep is not None:
         from pipelines.sweeps import sweep_run
 
-        sweep_run(target, options, output, typer.echo)
+        sweep_run(target, options, output, echo)
     else:
         from pipelines.stages import backtest_run
 
-        backtest_run(target, overrides or [], output, echo=typer.echo, as_json=as_json, wait=wait)
+        backtest_run(target, overrides or [], output, echo=echo, as_json=as_json, wait=wait)
 
 
 def compare(
@@ -235,7 +236,10 @@ def compare(
     else:
         candidates = [open_candidate(name, output, delay, book) for name in runs]
     comparison = compare_candidates(candidates)
-    typer.echo(comparison_json(comparison) if as_json else describe_candidates(comparison))
+    if as_json:
+        print(comparison_json(comparison))
+    else:
+        say(describe_candidates(comparison))
 
 
 def replicate(name: str | None = None, *, overrides: list[str] | None = None, wait: bool = False) -> None:
@@ -255,7 +259,7 @@ def replicate(name: str | None = None, *, overrides: list[str] | None = None, wa
     from pipelines.commands.replicate import list_replications
     from pipelines.commands.replicate import replicate as take_down
 
-    typer.echo(list_replications() if name is None else take_down(name, overrides or [], wait=wait))
+    say(list_replications() if name is None else take_down(name, overrides or [], wait=wait))
 
 
 def explain(
@@ -313,7 +317,7 @@ def explain(
             raise ConfigError(f"{given[0]} explains the forecasts of one date; give it with --date.")
         from pipelines.stages import explain_run
 
-        print(explain_run(run, output, wait=wait))
+        say(explain_run(run, output, wait=wait))
         return
     from pipelines.explain.question import Question
 
@@ -325,7 +329,7 @@ def explain(
     question = Question(date=day, **{"dates": 60 if skill else 20, **given_options})  # checked with the run
     from pipelines.explain.forecasts import explain_forecasts, explain_skill_of_run
 
-    print((explain_skill_of_run if skill else explain_forecasts)(run, output, question))
+    say((explain_skill_of_run if skill else explain_forecasts)(run, output, question))
 
 
 def explore(
@@ -363,7 +367,7 @@ def explore(
         import webbrowser
 
         if not webbrowser.open(path.as_uri()):
-            typer.echo("There is no browser here; open the file above in one.", err=True)
+            say("There is no browser here; open the file above in one.", sys.stderr)
 
 
 def report(run: str, evaluation: str | None = None, output: Path = RUNS_FOLDER, wait: bool = False) -> None:

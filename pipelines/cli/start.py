@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from features.arithmetic.parallel import n_cores
 from pipelines.cli import RUNS_FOLDER, load
 from pipelines.errors import ConfigError
+from pipelines.terminal import say, text_table
 
 # configs/ is next to the packages, both in a checkout and in an installed wheel.
 DEMO_CONFIG: Final = Path(__file__).parents[2] / "configs" / "demo.yaml"
@@ -30,8 +31,7 @@ def doctor() -> None:
     prints how to fix each problem.
     """
     findings = examine()
-    for finding in findings:
-        print(f"{finding.verdict:<8}{finding.name:<16}{finding.detail}")
+    say("\n".join(text_table([(one.verdict, one.name, one.detail) for one in findings], left=3, indent="")))
     if any(finding.verdict == "missing" for finding in findings):
         raise typer.Exit(3)
 
@@ -151,7 +151,7 @@ def demo(overrides: list[str] | None = None, wait: bool = False) -> None:
     """
     from pipelines.stages import run_config
 
-    print(run_config(load(DEMO_CONFIG, overrides, root=Path.cwd()), echo=typer.echo, wait=wait))
+    print(run_config(load(DEMO_CONFIG, overrides, root=Path.cwd()), echo=say, wait=wait))
 
 
 def init(
@@ -172,16 +172,16 @@ def init(
     stem = re.sub(r"[*?\[\]]", "", file.name.partition(".")[0]).strip() or "prices"
     target = Path(f"{stem}.yaml") if config is None else config
     draft = write_draft(file, target, date_format, force=force)
-    print(
+    say(
         f"{target}: {draft.rows:,} prices of {draft.firms:,} firms, {draft.sessions:,} sessions from "
         f"{draft.first} to {draft.last}"
     )
     if draft.rejected:
         what = "rows cannot be used as prices and will be quarantined"
-        print(f"{draft.rejected:,} {what}: {draft.broken}")
+        say(f"{draft.rejected:,} {what}: {draft.broken}")
     for note in (*draft.notes, *draft.hazards):
-        print(f"note: {note}")
-    print(f"next: read {target}, then run: peerglass run {target}")
+        say(f"note: {note}")
+    say(f"next: read {target}, then run: peerglass run {target}")
 
 
 def notebook(

@@ -9,11 +9,12 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
-from pipelines.format import PERCENT, Kind, json_rows, number, text_table
+from pipelines.format import PERCENT, Kind, json_rows, number
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.account import account_tables, earned
 from pipelines.nightly.book.trades import read_trades
 from pipelines.nightly.result import known_renames
+from pipelines.terminal import text_table
 
 _SESSIONS, _NAMES = 10, 10  # rows that a terminal shows of sessions, and of names with a shortfall
 _MONEY: Final = Kind(2)

@@ -19,12 +19,12 @@ from pipelines.columns import TABLES, of_book
 from pipelines.config.load import load_config, merge_settings, read_mapping
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
-from pipelines.format import text_table
 from pipelines.progress import Progress
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import RecordedRun, open_run
 from pipelines.settings import Section, Settings, describe
 from pipelines.stages import run_config
+from pipelines.terminal import text_table
 
 # configs/ is next to the packages, both in a checkout and in an installed wheel.
 FOLDER: Final = Path(__file__).parents[2] / "configs" / "replications"

@@ -25,7 +25,7 @@ from pipelines.dataset.feature_store import FeatureStore, entries_of
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError, one_line
 from pipelines.files import read_json
-from pipelines.format import IC, RATIO, megabytes, text_table
+from pipelines.format import IC, RATIO, megabytes
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.nightly.result import ModelVersion
@@ -37,6 +37,7 @@ from pipelines.run.locks import Locks, holder_of
 from pipelines.run.provenance import FILE as PROVENANCE
 from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
 from pipelines.run.record import RecordedRun, find_folder, open_run
+from pipelines.terminal import text_table
 from pipelines.train.trials import Scope, count_trials
 
 State = Literal["running", "complete", "incomplete", "not trained", "unreadable", "signals"]

@@ -15,7 +15,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
-from pipelines.format import Kind, abbreviate, text_table
+from pipelines.format import Kind, abbreviate
 from pipelines.lake.commit import compare, in_order
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import KNOWN_FROM, forget_later, rows_known, schema
@@ -26,6 +26,7 @@ from pipelines.nightly.versions import champion, open_version
 from pipelines.progress import Progress
 from pipelines.run.record import RecordedRun, list_records, open_run
 from pipelines.run.warm_start import read_seen_sessions
+from pipelines.terminal import text_table
 
 _SHARE = Kind(3)
 _SIGNAL = _SHARE.with_sign

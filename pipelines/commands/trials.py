@@ -11,9 +11,9 @@ import yaml
 from backtest.accounts.performance import sharpe
 from features.panel.periods import periods_per_year
 from pipelines.errors import ConfigError
-from pipelines.format import text_table
 from pipelines.results.signal_file import find_signals
 from pipelines.run.record import open_run
+from pipelines.terminal import text_table
 from pipelines.train.trials import Scope, count_trials, read_returns, read_trials
 
 _TRAINED = "trained"  # stands for the book of what was only trained

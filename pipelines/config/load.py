@@ -156,7 +156,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise ConfigError(
-            f"There is no config file at {path}; check the path, or start from configs/demo.yaml."
+            f"There is no config file at {path}; check the path, or write one "
+            "with 'peerglass init prices.csv'."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None

@@ -22,12 +22,13 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError, one_line
 from pipelines.files import read_json
-from pipelines.format import abbreviate, megabytes, text_table
+from pipelines.format import abbreviate, megabytes
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.lake.schemas import SCHEMAS
 from pipelines.lake.storage import FILE_BYTES
 from pipelines.lake.versions import TableFiles, table_files
+from pipelines.terminal import text_table
 
 RecordedVersions = Set[tuple[str, int, str]]  # table, version, and run or night (``CONFIG@SESSION``)
 _MANY_SMALL_FILES: Final = 20

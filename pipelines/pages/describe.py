@@ -13,20 +13,11 @@ from backtest.analysis.styles import FAMILIES
 from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.format import (
-    IC,
-    RATIO,
-    Kind,
-    T,
-    describe_difference,
-    interval,
-    json_rows,
-    number,
-    text_table,
-)
+from pipelines.format import IC, RATIO, Kind, T, describe_difference, interval, json_rows, number
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows, tradable_delay
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation
+from pipelines.terminal import text_table
 
 VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one
 

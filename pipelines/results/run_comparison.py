@@ -16,7 +16,7 @@ from features.arrays import FloatArray
 from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
-from pipelines.format import IC, RATIO, describe_difference, interval, number, text_table
+from pipelines.format import IC, RATIO, describe_difference, interval, number
 from pipelines.results.comparisons import differences, estimates, leader, tradable_delay
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.recount import Tried, read_tried
@@ -29,6 +29,7 @@ from pipelines.run.evaluations import (
 )
 from pipelines.run.identity import setting_changes
 from pipelines.run.record import RecordedRun, open_run
+from pipelines.terminal import text_table
 from pipelines.train.trials import Scope
 
 

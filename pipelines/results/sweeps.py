@@ -42,10 +42,11 @@ from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
 from pipelines.files import replacing
-from pipelines.format import number, text_table
+from pipelines.format import number
 from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.comparisons import samples
 from pipelines.run.evaluations import Evaluated
+from pipelines.terminal import text_table
 from pipelines.train.trials import TrialCount
 
 Row = dict[str, Any]

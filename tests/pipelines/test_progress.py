@@ -6,12 +6,13 @@ import io
 import json
 import re
 import sys
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from pipelines.progress import Progress, Silent
+from pipelines.progress import Progress, Silent, choose_log
 from pipelines.train.work import News, Note
 
 
@@ -33,6 +34,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
     monkeypatch.setattr(sys, "stderr", written)
     monkeypatch.setenv("TERM", "xterm")
     return written
+
+
+@pytest.fixture
+def logs() -> Iterator[None]:
+    """Restore how progress is reported."""
+    yield
+    choose_log(None)
 
 
 def test_a_stage_that_ended_is_ticked_without_its_last_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,3 +113,65 @@ def test_the_log_of_a_stage_in_two_places_counts_the_steps_of_each(
         ("cuda", 1, 1),
         ("cpu", 2, 2),
     ]
+
+
+def test_text_in_a_log_has_a_line_for_each_step(capsys: pytest.CaptureFixture[str], logs: None) -> None:
+    choose_log("text")
+    progress = Progress()
+    progress.note("the lake is locked")
+    with progress.stage("train", total=1):
+        progress.step("ridge fold 0")
+    with pytest.raises(ValueError, match="no"), progress.stage("report"):
+        raise ValueError("no")
+    assert capsys.readouterr().err.splitlines() == [
+        "the lake is locked",
+        "train: ridge fold 0",
+        "train: done after 0 s",
+        "report: stopped after 0 s",
+    ]
+
+
+def test_a_terminal_shows_no_json_before_and_after_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = terminal(monkeypatch)
+    progress = Progress()
+    progress.note("the lake is locked")
+    with progress.stage("ingest"):
+        progress.note("a note")
+    progress.note("the end")
+    assert [line for line in written.last_lines() if "ingest" not in line] == [
+        "the lake is locked",
+        "a note",
+        "the end",
+    ]
+
+
+def test_json_may_be_chosen_on_a_terminal(monkeypatch: pytest.MonkeyPatch, logs: None) -> None:
+    written = terminal(monkeypatch)
+    choose_log("json")
+    with Progress().stage("ingest"):
+        pass
+    events = [json.loads(line)["event"] for line in written.getvalue().splitlines()]
+    assert events == ["start", "end"]
+
+
+@pytest.mark.parametrize("on_a_terminal", [False, True])
+def test_a_quiet_command_shows_no_progress(
+    monkeypatch: pytest.MonkeyPatch, logs: None, on_a_terminal: bool
+) -> None:
+    written = terminal(monkeypatch) if on_a_terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    choose_log("none")
+    progress = Progress()
+    progress.note("a note")
+    with progress.stage("train", total=1):
+        progress.step("ridge fold 0")
+    assert written.getvalue() == ""
+
+
+def test_what_is_printed_in_a_stage_goes_to_the_file_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    written, file = terminal(monkeypatch), io.StringIO()
+    monkeypatch.setattr(sys, "stdout", file)
+    with Progress().stage("ingest"):
+        print("a result")
+    assert file.getvalue() == "a result\n"
+    assert "a result" not in written.getvalue()
