@@ -1,4 +1,4 @@
-"""Verbs of nights and of what is there: nightly, account, signals, runs, promote, demote, trials, track."""
+"""Verbs of nights and of what they leave: account, record, signals, runs, promote, demote, trials, track."""
 
 import datetime as dt
 from pathlib import Path
@@ -94,6 +94,30 @@ def reconcile_account(
     answer(found, describe_reconciliation, as_json=as_json)
     if found["differences"]:
         raise typer.Exit(3)
+
+
+record = group("record")
+
+
+@record.command()
+def verify(config: Path, overrides: list[str] | None = None, as_json: bool = False) -> None:
+    """Verify the sealed record of the nights. Exit code 4 if anything differs from what was sealed.
+
+    Every night seals its signals, orders and settings: their hashes are chained to the night before. A value,
+    row, night or setting that was changed, removed or moved is named, in the files of the nights and in the
+    lake. The last line is a command that verifies the files without Peerglass.
+
+    Example: `peerglass record verify configs/nightly_demo.yaml`
+    """
+    from pipelines.nightly.record import describe
+    from pipelines.nightly.record import verify as verify_record
+
+    settings = load(config, overrides, models=False)
+    with lake_of(settings, wait=False, lock=False) as (lake, _):
+        found = verify_record(settings, lake)
+    answer(found, describe, as_json=as_json)
+    if found["problems"]:
+        raise typer.Exit(4)
 
 
 def signals(
@@ -284,4 +308,4 @@ def sync(config: Path, overrides: list[str] | None = None) -> None:
         say(spool.describe_synced(spool.sync(settings, lake, progress), settings))
 
 
-VERBS: Final = (nightly, account, signals, runs, promote, demote, trials, track)
+VERBS: Final = (nightly, account, record, signals, runs, promote, demote, trials, track)

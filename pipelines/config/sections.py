@@ -583,6 +583,9 @@ class NightlyConfig(Section):
     none. The time that it takes does not depend on the number."""
     account: AccountConfig = AccountConfig()
     """The account: its capital, real fills, and the smallest trade."""
+    record: PathSetting | None = None
+    """Folder of a git repository to which every night commits the sealed record of the nights, and pushes it
+    if the repository has a remote. Null: the record is kept in ``output`` alone."""
     retrain: RetrainConfig = RetrainConfig()
     """When a new model version is trained."""
     promotion: PromotionConfig = PromotionConfig()

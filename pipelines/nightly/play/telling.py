@@ -21,6 +21,7 @@ from pipelines.nightly.alerts import send_alerts, write_metrics
 from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
+from pipelines.nightly.record import publish, seal
 from pipelines.nightly.result import NightFinding, NightResult, nights_folder, read_nights, write_night
 from pipelines.nightly.spool import spool, sync
 from pipelines.nightly.versions import alias_history
@@ -51,6 +52,9 @@ def tell(desk: Desk, night: Decisions, error: Exception | None) -> Told:
     result = night_result(desk, night, error)
     versions = {} if night.journal is None else night.journal.versions
     untracked: TrackingError | None = None
+    if not failed:
+        seal(desk.config, desk.lake, result, night.source(), desk.clock.now())
+        result = _with_findings(result, publish(desk.config))
     with _attempt(desk, "page", failed=failed):
         _write_page(desk, result)
     started = time.monotonic()

@@ -1,0 +1,210 @@
+"""The sealed record of the nights: what was decided, hashed before its outcome is known.
+
+Every finished night appends an entry to ``record.jsonl`` beside the folders of the nights. It has the SHA-256
+of the night's signals, orders and settings, and the hash of the entry before, so that no earlier entry can be
+changed alone. A copy of the newest hash outside, such as a commit in a git repository, shows that the chain
+is not written anew (Haber and Stornetta 1991, "How to time-stamp a digital document").
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import polars as pl
+
+from pipelines.config.schema import Config
+from pipelines.errors import DataError
+from pipelines.files import write_text
+from pipelines.lake.lake import Lake
+from pipelines.nightly.result import NightFinding, NightResult, NightSource, nights_folder
+from pipelines.nightly.verify_record import FIRST, RECORD, SEAL, entry_hash, problems, read_record
+from pipelines.run.provenance import environment
+
+SETTINGS: Final = "settings.json"
+_SEALED: Final = ("signals.csv", "book.csv", SETTINGS)
+_TABLES: Final = {
+    "signals": ("ticker", "version", "revision", "signal", "rank", "in_universe"),
+    "books": ("ticker", "weight", "previous", "trade", "expected_cost", "price", "shares"),
+}
+_PUSH_SECONDS: Final = 60
+
+
+def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, now: dt.datetime) -> None:
+    """Append the entry of a finished night; a repeated night that decided the same adds none.
+
+    Parameters
+    ----------
+    config, lake
+        The config of the nights and its lake, which has the night's signals and orders.
+    result, source
+        The night, whose folder has its files, and what it was decided from.
+    now
+        When it is sealed, in UTC.
+
+    Raises
+    ------
+    DataError
+        If ``record.jsonl`` cannot be read.
+    """
+    now_has = environment()
+    decided = {
+        "config": config.name,
+        "champion": None if result.champion is None else str(result.champion),
+        "challenger": None if result.challenger is None else str(result.challenger),
+        "code": now_has.code,
+        "commit": now_has.commit,
+        "data_versions": dict(source.versions),
+        "table_ids": dict(source.table_ids),
+        "settings": source.settings,
+    }
+    write_text(result.folder / SETTINGS, json.dumps(decided, indent=1, sort_keys=True))
+    content = {
+        "files": {
+            name: hashlib.sha256(path.read_bytes()).hexdigest()
+            for name in _SEALED
+            if (path := result.folder / name).is_file()
+        },
+        "tables": _table_digests(lake, config.name, result.session, now),
+    }
+    folder = nights_folder(config)
+    entries = _entries(folder)
+    last: Mapping[str, Any] = entries[-1] if entries else {"number": 0, "session": "", "hash": FIRST}
+    if last["session"] != result.session.isoformat() or {name: last[name] for name in content} != content:
+        entry = {
+            "number": last["number"] + 1,
+            "session": result.session.isoformat(),
+            "sealed_at": now.astimezone(dt.UTC).isoformat(timespec="microseconds"),
+            "previous": last["hash"],
+            **content,
+        }
+        entries.append({**entry, "hash": entry_hash(entry)})
+        lines = (json.dumps(one, sort_keys=True, separators=(",", ":")) for one in entries)
+        write_text(folder / RECORD, "".join(f"{line}\n" for line in lines))
+    write_text(result.folder / SEAL, json.dumps(entries[-1], indent=1, sort_keys=True))
+
+
+def publish(config: Config) -> list[NightFinding]:
+    """Commit the record to the git repository of ``nightly.record``, and push it if that has a remote.
+
+    Whatever hinders it becomes a warning: the next night commits the whole record again.
+    """
+    if config.nightly.record is None:
+        return []
+    clone, name = Path(config.nightly.record), f"{config.name}.jsonl"
+    try:
+        shutil.copyfile(nights_folder(config) / RECORD, clone / name)
+        _git(clone, "add", "--", name)
+        if _git(clone, "status", "--porcelain", "--", name):
+            _git(clone, "commit", "--quiet", "--message", f"Sealed record of {config.name}", "--", name)
+        if _git(clone, "remote"):
+            _git(clone, "push", "--quiet")
+    except (OSError, subprocess.SubprocessError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        sentence = (
+            f"The record could not be committed to {clone} ({said.strip().splitlines()[-1]}); correct "
+            "nightly.record or the repository. The next night commits the whole record."
+        )
+        return [NightFinding("record", "warn", sentence)]
+    return []
+
+
+def verify(config: Config, lake: Lake) -> dict[str, Any]:
+    """Compare the record with the files of the nights and with the lake.
+
+    Returns
+    -------
+    dict
+        config, folder, entries, first and last (sessions), head (the newest hash), in_time, and problems
+        (sentences). A night is in time if it was sealed, by its clock, at the latest on the session at which
+        its orders are traded.
+
+    Raises
+    ------
+    DataError
+        If no night was sealed, or the record cannot be read.
+    """
+    folder = nights_folder(config)
+    entries = _entries(folder)
+    if not entries:
+        raise DataError(
+            f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
+        )
+    found = list(problems(folder))
+    newest = {entry["session"]: entry for entry in entries}
+    sessions = [str(day) for day in lake.rows("prices", ["date"])["date"].unique().sort()]
+    delay, in_time = max(1, config.label.delay), 0
+    for session, entry in newest.items():
+        sealed_at = dt.datetime.fromisoformat(entry["sealed_at"])
+        now = _table_digests(lake, config.name, dt.date.fromisoformat(session), sealed_at)
+        found += [
+            f"The table {table} in the lake differs from what was sealed for the night of {session}."
+            for table, digest in entry["tables"].items()
+            if now[table] != digest
+        ]
+        later = [day for day in sessions if day > session]
+        in_time += len(later) < delay or entry["sealed_at"][:10] <= later[delay - 1]
+    return {
+        "config": config.name,
+        "folder": str(folder),
+        "entries": len(entries),
+        "first": entries[0]["session"],
+        "last": entries[-1]["session"],
+        "head": entries[-1]["hash"],
+        "in_time": in_time,
+        "problems": found,
+    }
+
+
+def describe(found: Mapping[str, Any]) -> str:
+    """Format the answer of :func:`verify` for a terminal."""
+    state = f"{len(found['problems'])} problems" if found["problems"] else "whole"
+    nights = f"{found['entries']} nights, {found['first']} to {found['last']}"
+    return "\n".join(
+        [
+            f"record of {found['config']}: {nights}: {state}",
+            *(f"  {sentence}" for sentence in found["problems"]),
+            f"  sealed in time  {found['in_time']} of {found['entries']}, by the clock of this machine",
+            f"  newest hash     {found['head']}",
+            f"  without Peerglass: python {Path(__file__).with_name('verify_record.py')} {found['folder']}",
+        ]
+    )
+
+
+def _entries(folder: Path) -> list[dict[str, Any]]:
+    try:
+        return read_record(folder)
+    except ValueError as error:
+        raise DataError(
+            f"{folder / RECORD} cannot be read ({error}); restore it from a backup or from the repository of "
+            "nightly.record, because the nights in it can be proved by nothing else."
+        ) from error
+
+
+def _table_digests(lake: Lake, config: str, session: dt.date, by: dt.datetime) -> dict[str, str]:
+    """SHA-256 of the night's rows in the lake's tables, as canonical JSON; of signals, those made by then."""
+    digests = {}
+    for table, columns in _TABLES.items():
+        of_night = (
+            (pl.col("config") == config) & (pl.col("session") == session) & (pl.col("created_at") <= by)
+        )
+        rows = lake.rows(table, [*columns, "created_at"], of_night).select(columns).sort(columns[:3]).rows()
+        digests[table] = hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
+    return digests
+
+
+def _git(clone: Path, *arguments: str) -> str:
+    done = subprocess.run(  # noqa: S603 (of the user's config)
+        ["git", "-C", str(clone), *arguments],  # noqa: S607 (found on the PATH, as git is)
+        capture_output=True,
+        text=True,
+        timeout=_PUSH_SECONDS,
+        check=True,
+    )
+    return done.stdout.strip()
