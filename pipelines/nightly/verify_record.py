@@ -1,8 +1,7 @@
 """Verify a sealed record of nights with the standard library alone: ``python verify_record.py FOLDER``.
 
-This file may be copied anywhere. FOLDER holds ``record.jsonl`` and a folder for each night. Every line is a
-night: the SHA-256 of its files, the hash of the line before, and the hash of its own canonical JSON. A record
-that was written anew from one night on is consistent: compare its last hash with a copy kept elsewhere.
+FOLDER holds ``record.jsonl`` and a folder for each night. Every line has the SHA-256 of a night's files, the
+hash of the line before, and its own. A record written anew is consistent: compare its last hash with a copy.
 """
 
 import hashlib
@@ -23,20 +22,21 @@ def entry_hash(entry: dict[str, Any]) -> str:
 
 def read_record(folder: Path) -> list[dict[str, Any]]:
     """Read the entries, oldest first; a ValueError if a line is no JSON object."""
-    path = folder / RECORD
-    return [dict(json.loads(line)) for line in path.read_text("utf-8").splitlines()] if path.is_file() else []
+    text = (folder / RECORD).read_text("utf-8") if (folder / RECORD).is_file() else ""
+    return [dict(json.loads(line)) for line in text.splitlines()]
 
 
 def problems(folder: Path) -> Iterator[str]:
     """Name everything that differs from what was sealed; nothing if the record is whole."""
-    entries, before = read_record(folder), {"number": 0, "session": "", "sealed_at": "", "hash": FIRST}
+    entries = read_record(folder)
+    before: dict[str, Any] = {"number": 0, "session": "", "sealed_at": "", "hash": FIRST}
     sealed = {entry["session"]: entry for entry in entries}
     for entry in entries:
-        session, number, last = entry["session"], entry["number"], before["number"]
+        session, last = entry["session"], before["number"]
         if entry_hash(entry) != entry["hash"]:
             yield f"The entry of the night of {session} was changed after it was sealed."
-        if number != last + 1 or entry["previous"] != before["hash"]:
-            yield f"Entry {number} ({session}) does not follow entry {last}: one was changed or removed."
+        if entry["number"] != last + 1 or entry["previous"] != before["hash"]:
+            yield f"The entry of {session} does not follow entry {last}: one was changed or removed."
         if session < before["session"] or entry["sealed_at"][:10] < session:
             yield f"The night of {session} is out of order, or was sealed before its session."
         if entry["sealed_at"] < before["sealed_at"]:
@@ -55,6 +55,6 @@ def problems(folder: Path) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    found = list(problems(Path(sys.argv[1])))
-    print("\n".join(found) or "The record is whole.")
-    sys.exit(4 if found else 0)
+    said = "\n".join(problems(Path(sys.argv[1])))
+    print(said or "The record is whole.")
+    sys.exit(4 if said else 0)

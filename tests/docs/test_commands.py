@@ -65,6 +65,7 @@ CHECKED_ONLY: Mapping[str, str] = {
     "peerglass replicate": "the same; the options must exist",
     "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
     "peerglass account": "needs nights that were played; the same",
+    "peerglass record": "the same",
     "peerglass promote": "needs shadow sessions of many nights; the same",
     "peerglass demote": "needs a second champion; the same",
     "peerglass signals configs/": "needs a champion; the same",
