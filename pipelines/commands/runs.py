@@ -29,9 +29,8 @@ from pipelines.format import IC, RATIO, megabytes
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
 from pipelines.nightly.result import ModelVersion
-from pipelines.results.comparisons import leader, tradable_delay
 from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
-from pipelines.run.evaluations import StoredEvaluation, list_evaluations
+from pipelines.run.evaluations import StoredEvaluation, leader, list_evaluations, tradable_delay
 from pipelines.run.identity import Identity
 from pipelines.run.locks import Locks, holder_of
 from pipelines.run.provenance import FILE as PROVENANCE

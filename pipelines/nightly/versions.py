@@ -129,14 +129,16 @@ def this_user() -> str:
 
 
 def find_version(name: str, config: Config | None, output: Path) -> tuple[ModelVersion, RecordedRun]:
-    """Find the model version that a command names: an alias or a number of a config, or ``RUN/MODEL``."""
-    if name in get_args(Alias) or name.isdigit():
+    """Find the model version that a command names: an alias of a config, ``RUN/MODEL``, or MLflow's name."""
+    registered, _, number = name.removeprefix("models:/").partition("/")
+    in_registry = "." in registered and number.isdigit()  # run ids have no dot
+    if name in get_args(Alias) or in_registry:
         if config is None:
             raise ConfigError(f"{name!r} is a name within a config; add --config CONFIG.")
-        if name.isdigit():
-            from pipelines.tracking.store import find_number
+        if in_registry:
+            from pipelines.tracking.store import find_registered
 
-            version = ModelVersion(*find_number(config, int(name)))
+            version = ModelVersion(*find_registered(config, registered, int(number)))
         else:
             lake = open_lake(config)
             found = named(

@@ -14,9 +14,9 @@ from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.format import IC, RATIO, Kind, T, describe_difference, interval, json_rows, number
-from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows, tradable_delay
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
-from pipelines.run.evaluations import StoredEvaluation
+from pipelines.run.evaluations import StoredEvaluation, tradable_delay
 from pipelines.terminal import text_table
 
 VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one

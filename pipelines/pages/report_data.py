@@ -19,11 +19,11 @@ from pipelines.dataset.risk_free import describe_rate
 from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged
-from pipelines.results.comparisons import baseline_titles, deciding_rows, tradable_delay
+from pipelines.results.comparisons import baseline_titles, deciding_rows
 from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run import provenance
-from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations
+from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations, tradable_delay
 from pipelines.run.provenance import sessions
 from pipelines.run.record import RecordedRun, read_curves
 

@@ -7,7 +7,7 @@ same sessions, so their daily differences are tested.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -38,6 +38,7 @@ from pipelines.dataset.folds import n_paths, path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
 from pipelines.run.completeness import common_dates, restrict_to_dates
+from pipelines.run.evaluations import tradable_delay
 
 MIN_DEFLATED_SHARPE: Final = 0.95  # deflated Sharpe ratio that a confirmed model has at least
 
@@ -49,18 +50,6 @@ def baseline_titles() -> Mapping[str, str]:
     from models.registry import benchmarks  # imports torch, which a list of runs needs not wait for
 
     return benchmarks()
-
-
-def tradable_delay(delays: Iterable[int]) -> int:
-    """Return the shortest delay of 1 session or more; the first (trained) delay if there is none."""
-    every = tuple(delays)
-    return min((delay for delay in every if delay >= 1), default=every[0])
-
-
-def leader(ladder: pl.DataFrame) -> dict[str, Any]:
-    """Row of the model with the highest validation rank IC; the first row if none has been validated."""
-    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True, maintain_order=True)
-    return (ranked if ranked.height else ladder).row(0, named=True)
 
 
 def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:

@@ -449,7 +449,7 @@ class BookAnalysis:
 
     def __init__(self, market: Market, config: Config) -> None:
         self._market, self._settings = market, config.backtest
-        self._main_delay = comparisons.tradable_delay(config.label.delays)
+        self._main_delay = evaluations.tradable_delay(config.label.delays)
         self._rows: dict[str, list[Row]] = {name: [] for name in _TABLES}
         self._positions: list[pl.DataFrame] = []
 

@@ -22,9 +22,8 @@ from features.arrays import BoolArray, DateArray, FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.columns import table
 from pipelines.config.schema import Config
-from pipelines.results.comparisons import tradable_delay
 from pipelines.results.signal_file import MeasuredSignals
-from pipelines.run.evaluations import StoredEvaluation, assumptions_id
+from pipelines.run.evaluations import StoredEvaluation, assumptions_id, tradable_delay
 from pipelines.run.record import RecordedRun
 from pipelines.train import trials as ledger
 

@@ -17,7 +17,7 @@ from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.format import IC, RATIO, describe_difference, interval, number
-from pipelines.results.comparisons import differences, estimates, leader, tradable_delay
+from pipelines.results.comparisons import differences, estimates
 from pipelines.results.evaluate import label_overlap
 from pipelines.results.recount import Tried, read_tried
 from pipelines.results.signal_file import MeasuredSignals, find_signals
@@ -25,7 +25,9 @@ from pipelines.run.evaluations import (
     EvaluationRecord,
     StoredEvaluation,
     assumptions_id,
+    leader,
     newest_evaluation,
+    tradable_delay,
 )
 from pipelines.run.identity import setting_changes
 from pipelines.run.record import RecordedRun, open_run

@@ -7,10 +7,10 @@ additional evaluation. A report reads its tables and its assumptions from the fo
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
@@ -111,6 +111,18 @@ class StoredEvaluation:
         frame = self.read_table(name)
         assert frame is not None, f"every evaluation has the table {name}"
         return frame
+
+
+def tradable_delay(delays: Iterable[int]) -> int:
+    """Return the shortest delay of 1 session or more; the first (trained) delay if there is none."""
+    every = tuple(delays)
+    return min((delay for delay in every if delay >= 1), default=every[0])
+
+
+def leader(ladder: pl.DataFrame) -> dict[str, Any]:
+    """Row of the model with the highest validation rank IC; the first row if none has been validated."""
+    ranked = ladder.drop_nulls("valid_rank_ic").sort("valid_rank_ic", descending=True, maintain_order=True)
+    return (ranked if ranked.height else ladder).row(0, named=True)
 
 
 def evaluation_id(config: Config) -> str:

@@ -1,8 +1,8 @@
 """Log runs and nights in the tracking store: one MLflow run for each, and one child per model of a run.
 
 The contents of the run's folder are logged, and nothing is logged twice: after five reports the store holds
-the same as after one. Metrics of an evaluation have its id in their names (``1a2b3c4d5e/delay_1.ic``). Its
-settings are parameters of the parent run under the same id. Metrics per fold have the fold as their step.
+the same as after one. Metrics are those of `pipelines.tracking.figures`; those of the parent are of the model
+that leads on validation. Every evaluation is in the table ``evaluations.json``, every fold in ``folds.json``.
 """
 
 from __future__ import annotations
@@ -10,37 +10,51 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
 
-from pipelines.columns import of_book
+from pipelines.columns import COLUMNS
+from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
-from pipelines.errors import TrackingError
-from pipelines.format import IC, RATIO
+from pipelines.dataset.tables import open_lake
+from pipelines.errors import DataError, TrackingError
 from pipelines.lake.options import canonical_location
+from pipelines.lake.schemas import schema
+from pipelines.lake.versions import TableVersion
 from pipelines.progress import Progress
 from pipelines.run import provenance
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
-from pipelines.run.evaluations import list_evaluations
-from pipelines.run.record import RecordedRun, read_scores
+from pipelines.run.evaluations import StoredEvaluation, leader, list_evaluations, tradable_delay
+from pipelines.run.record import RecordedRun, read_curves, read_scores
 from pipelines.secrets import redact
-from pipelines.tracking import store
+from pipelines.tracking import figures, store
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Dataset
     from mlflow.entities import Run as MlflowRun
 
 _PARENT = "-"  # the model tag of the parent
 _NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
+_TABLES_TAG = "mlflow.loggedArtifacts"  # JSON files that MLflow shows as tables
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", provenance.FILE)
-_FOLDERS = ("tables", "evaluations", "checkpoints")
-_SCORES = ("valid_ic", "valid_rank_ic", "pretrain_loss", "calibration_slope")
+_FOLDERS = ("tables", "evaluations")
+_SCORES = ("valid_rank_ic", "valid_ic", "pretrain_loss", "calibration_slope")
+_ALWAYS: Final = (  # parameters that identify a run, whether or not they are the defaults
+    *("source.kind", "features.set", "features.window", "label.horizon", "label.delay", "label.transform"),
+    *("folds.scheme", "folds.train", "folds.valid", "folds.test", "seeds"),
+)
+_SECTIONS: Final = ("source", "quality", "universe", "features", "label", "folds", "fit", "seeds")
+_SHOWN: Final = (  # columns of the table in a description
+    *("valid_rank_ic", "ic", "ic_t", "sharpe_net", "annual_return_net", "max_drawdown_net", "turnover"),
+)
 
 
 @contextmanager
@@ -71,15 +85,16 @@ def log_run(run: RecordedRun, failed: str | None = None) -> None:
         if tasks is None:
             store.make_loadable(run, model)
     with store.open_store(run.config) as client:
-        logged, texts = _Logged(client, run), dict[str, str]()
+        logged = _Logged(client, run)
+        versions: dict[str, tuple[MlflowRun, str]] = {}
         logged.log_parent()
         for model, tasks in missing.items():
             text = logged.log_child(model)
             error = None if tasks is None else f"Missing: {tasks}."
             store.end_run(client, logged.get(model), error, began_and_ended(logged.events, model)[1])
             if tasks is None:
-                texts[model] = text
-        store.log_model_versions(client, logged.get(), run, texts)
+                versions[model] = logged.get(model), text
+        store.log_model_versions(client, run, versions)
         all_missing = "; ".join(f"{model}: {tasks}" for model, tasks in missing.items() if tasks is not None)
         error = failed or (f"Missing: {all_missing}." if all_missing else None)
         store.end_run(client, logged.get(), error, None if failed else began_and_ended(logged.events)[1])
@@ -91,7 +106,7 @@ def log_audit(run: RecordedRun) -> None:
         logged = _Logged(client, run)
         is_new = _PARENT not in logged.known
         parent = logged.get()
-        store.log(client, parent, parameters={"run_id": run.run_id})
+        store.log(client, parent, parameters=logged.parameters)
         logged.log_audit()
         path = run.folder / "audit.json"
         store.log_artifacts(client, parent.info.run_id, {path.name: path} if path.is_file() else {})
@@ -103,8 +118,8 @@ def _begin(run: RecordedRun) -> None:
     """Create the parent and one child per model, and mark them as running."""
     with store.open_store(run.config) as client:
         logged = _Logged(client, run)
-        store.log(client, logged.get(), parameters=logged.settings, tags=logged.tags)
-        log_datasets(client, logged.get(), run)
+        store.log(client, logged.get(), parameters=logged.parameters, tags=logged.tags)
+        logged.log_datasets()
         for model in (_PARENT, *run.config.models):
             client.update_run(logged.get(model).info.run_id, status="RUNNING")
 
@@ -126,6 +141,9 @@ class _Logged:
     def __init__(self, client: MlflowClient, run: RecordedRun) -> None:
         self._client, self._run = client, run
         self.events, self._evaluations = provenance.read_provenance(run), list_evaluations(run)
+        self._newest = self._evaluations[0] if self._evaluations else None
+        self._scores, self._dataset = read_scores(run), cache(partial(_dataset, run))
+        self.figures = cache(self._figures)
         name = run.config.tracking.experiment or run.config.name
         self._experiment = store.experiment_of(client, run.config, name)
         found = client.search_runs([self._experiment], f"tags.`{store.RUN_TAG}` = '{run.run_id}'")
@@ -136,7 +154,7 @@ class _Logged:
     def get(self, model: str = _PARENT) -> MlflowRun:
         """Return the MLflow run of a model, by default the parent, as it was found; create it if needed."""
         if model not in self.known:
-            tags = {store.RUN_TAG: self._run.run_id, store.MODEL_TAG: model}
+            tags = {store.RUN_TAG: self._run.run_id, store.MODEL_TAG: model, **store.who_and_what()}
             if model != _PARENT:
                 tags["mlflow.parentRunId"] = self.get().info.run_id
             # a run that is tracked only at its end began earlier; MLflow cannot change the time of a start
@@ -150,13 +168,9 @@ class _Logged:
         return self.known[model]
 
     @property
-    def settings(self) -> dict[str, object]:
-        """Settings that forecasts depend on, with every default filled in, the source as in the config."""
-        source = self._run.config.as_written()["source"]
-        return {
-            **store.flatten({**self._run.identity.settings, "source": source}),
-            "run_id": self._run.run_id,
-        }
+    def parameters(self) -> dict[str, object]:
+        """Parameters of the parent."""
+        return run_parameters(self._run) | {"models": ", ".join(self._run.config.models)}
 
     @property
     def tags(self) -> dict[str, str]:
@@ -168,107 +182,224 @@ class _Logged:
         }
 
     def log_parent(self) -> None:
-        """Log settings, evaluations, what has trained the run, durations, audit, data and files."""
-        parameters, tags = self.settings, self.tags | {_NOTE_TAG: self.describe()}
-        for record in (one.record for one in self._evaluations):
-            settings = record.backtest.model_dump(mode="json")
-            settings |= {"rates": record.rates, "label_delays": list(record.delays), "code": record.code}
-            parameters |= store.flatten(settings, f"evaluation.{record.evaluation}.")
-        trained = [event for event in self.events if isinstance(event, provenance.TrainingStarted)]
-        if trained:
-            used = [(one.environment.commit, one.environment.code, one.device) for one in trained]
-            different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
-            tags |= zip(("git_commit", "code", "device"), different, strict=True)
-            tags["libraries"] = json.dumps(trained[-1].environment.libraries)
-        if self._evaluations:
-            newest = self._evaluations[0].record
-            tags |= {"evaluation": newest.evaluation, "trials": str(newest.trials)}
-            tags["evaluation_assumptions"] = newest.assumptions
-        store.log(
-            self._client, self.get(), parameters=parameters, tags=tags, metrics={0: durations(self.events)}
-        )
+        """Log parameters, figures of the leader, what has trained the run, durations, audit, data, files."""
+        tags = self.tags | self._trained_by() | {_NOTE_TAG: self.describe()}
+        metrics: dict[str, float] = {}
+        if self._newest is not None:
+            record, model = self._newest.record, str(self._leader["model"])
+            tags |= {"evaluation": record.evaluation, "trials": str(record.trials), "leader": model}
+            tags["evaluation_assumptions"] = record.assumptions
+            own = self.figures(model)
+            metrics = {name: own[name] for name in figures.HEADLINE if name in own}
+        metrics |= durations(self.events)
+        tables = self._tables()
+        tags[_TABLES_TAG] = json.dumps([{"path": place, "type": "table"} for place in tables])
+        store.log(self._client, self.get(), parameters=self.parameters, tags=tags, metrics={0: metrics})
         self.log_audit()
-        log_datasets(self._client, self.get(), self._run)
+        self.log_datasets()
         paths = [self._run.folder / name for name in _FILES]
         paths += [path for name in _FOLDERS for path in sorted((self._run.folder / name).rglob("*"))]
-        files = {path.relative_to(self._run.folder).as_posix(): path for path in paths if path.is_file()}
-        whole = {place: path for place, path in files.items() if ".partial" not in path.as_posix()}
-        store.log_artifacts(self._client, self.get().info.run_id, whole)
+        store.log_artifacts(self._client, self.get().info.run_id, {**self._files(paths), **tables})
 
     def log_child(self, model: str) -> str:
-        """Log a model's settings, data, results by evaluation, and scores and seconds by fold; say of it."""
-        child, text, numbers = self.get(model), self.describe_model(model), dict[str, float | None]()
-        log_datasets(self._client, child, self._run)
-        for one in self._evaluations:
-            for row in one.table("ladder").filter(pl.col("model") == model).iter_rows(named=True):
-                name = f"{one.record.evaluation}/delay_{row['delay']}"
-                numbers |= {f"{name}.{key}": value for key, value in row.items() if isinstance(value, float)}
-        parameters = store.flatten(self._run.config.as_written()["models"][model])
-        store.log(self._client, child, parameters=parameters, tags={_NOTE_TAG: text}, metrics={0: numbers})
-        scores = read_scores(self._run).filter(pl.col("model") == model)
-        means = scores.group_by("fold").agg(pl.col(_SCORES).mean()).sort("fold")
-        by_fold = {row["fold"]: {key: row[key] for key in _SCORES} for row in means.iter_rows(named=True)}
-        seconds = model_seconds(self.events, model)
-        for metrics in (by_fold, {fold: {"seconds.training": spent} for fold, spent in seconds.items()}):
-            store.log(self._client, child, metrics=metrics)
+        """Log a model's parameters, data, figures, histories and files; return its description."""
+        child, text = self.get(model), self.describe_model(model)
+        self.log_datasets(model)
+        spent = model_seconds(self.events, model)
+        numbers = self.figures(model) | ({"seconds.training": round(sum(spent.values()), 3)} if spent else {})
+        parameters = model_parameters(self._run, model)
+        tags = self._trained_by() | {_NOTE_TAG: text}
+        store.log(self._client, child, parameters=parameters, tags=tags, metrics={0: numbers})
+        epochs = figures.epoch_metrics(self._curves, model)
+        for histories in (epochs, figures.by_fold(self._fold_table, model)):
+            store.log(self._client, child, metrics=histories)
+        folder = self._run.folder / "checkpoints" / model
+        files = self._files(folder.rglob("*"), folder, f"{store.MODEL}/")
+        store.log_artifacts(self._client, child.info.run_id, files)
         return text
 
+    def log_datasets(self, model: str = _PARENT) -> None:
+        """Log the tables that the run reads as datasets of the parent or of a model, the prices first."""
+        from mlflow.entities import DatasetInput, InputTag
+
+        mlflow_run = self.get(model)
+        logged = [] if mlflow_run.inputs is None else mlflow_run.inputs.dataset_inputs
+        known = {(one.dataset.name, one.dataset.digest) for one in logged}
+        tables = sorted(self._run.tables.items(), key=lambda one: (one[0] != "prices", one[0]))
+        tag = InputTag("mlflow.data.context", "walk-forward")
+        new = [
+            DatasetInput(self._dataset(table), [tag])
+            for table, at in tables
+            if (table, _digest(at)) not in known
+        ]
+        if new:
+            self._client.log_inputs(mlflow_run.info.run_id, datasets=new)
+
     def log_audit(self) -> None:
-        """Log the verdicts of the audit, and how many checks passed, warned and failed."""
+        """Log the audit's worst verdict, which checks warned or failed, and how many there are of each."""
         table, worst = self._run.read_table("audit"), store.audit_verdict(self._run)
         if table is None or worst is None:
             return
-        tags = {f"audit.{check}": verdict for check, verdict in table.select("check", "verdict").iter_rows()}
-        counts = {one: float((table["verdict"] == one).sum()) for one in ("pass", "warn", "fail")}
-        metrics = {f"audit.{verdict}": count for verdict, count in counts.items()}
+        checks = {one: table.filter(pl.col("verdict") == one)["check"] for one in ("pass", "warn", "fail")}
+        metrics = {f"audit.{verdict}": float(len(names)) for verdict, names in checks.items()}
+        tags = {f"audit.{one}": ", ".join(checks[one]) or "none" for one in ("warn", "fail")}
         store.log(self._client, self.get(), tags={"audit": worst, **tags}, metrics={0: metrics})
 
+    def _figures(self, model: str) -> dict[str, float]:
+        """Metrics of a model: means of its validation scores, and its test in the newest evaluation."""
+        own = self._scores.filter(pl.col("model") == model)
+        means = own.select(pl.col(_SCORES).mean()).row(0, named=True)
+        tested = {} if self._newest is None else figures.test_metrics(self._newest, model)
+        validated = {name.replace("valid_", "valid.", 1): means[name] for name in _SCORES}
+        every = {name: value for name, value in (validated | tested).items() if value is not None}
+        return {name: every[name] for name in figures.HEADLINE if name in every} | every
+
+    @cached_property
+    def _curves(self) -> pl.DataFrame:
+        return read_curves(self._run)
+
+    @cached_property
+    def _fold_table(self) -> pl.DataFrame:
+        """Every model and fold (`figures.fold_table`)."""
+        folds, models = self._run.read_table("folds"), self._run.config.models
+        seconds = {model: model_seconds(self.events, model) for model in models}
+        once = self._run.config.folds.scheme != "combinatorial"
+        scores = self._scores.filter(pl.col("model").is_in(list(models)))
+        known = pl.DataFrame() if folds is None else folds
+        return figures.fold_table(known, scores, seconds, self._newest, tested_once=once)
+
+    def _tables(self) -> dict[str, bytes]:
+        """The parent's tables of folds and evaluations, which MLflow shows."""
+        every = {
+            "folds.json": self._fold_table,
+            "evaluations.json": figures.evaluation_table(self._evaluations),
+        }
+        return {place: figures.as_json(table) for place, table in every.items() if table.height}
+
+    def _files(self, paths: Iterable[Path], root: Path | None = None, under: str = "") -> dict[str, Path]:
+        """Whole files by their place among the artifacts."""
+        root = root or self._run.folder
+        files = {under + path.relative_to(root).as_posix(): path for path in sorted(paths) if path.is_file()}
+        return {place: path for place, path in files.items() if ".partial" not in path.as_posix()}
+
+    def _trained_by(self) -> dict[str, str]:
+        """Tags that say which code, libraries and device have trained the run; none before it was trained."""
+        trained = [event for event in self.events if isinstance(event, provenance.TrainingStarted)]
+        if not trained:
+            return {}
+        used = [(one.environment.code, one.device) for one in trained]
+        different = (", ".join(dict.fromkeys(values)) for values in zip(*used, strict=True))
+        tags = dict(zip(("code", "device"), different, strict=True))
+        tags["libraries"] = json.dumps(trained[-1].environment.libraries)
+        return tags | store.commit_tags(trained[-1].environment.commit)
+
+    @property
+    def _leader(self) -> dict[str, Any]:
+        """Row of the ladder of the model that leads on validation, at the shortest tradable delay."""
+        assert self._newest is not None, "only an evaluation has a ladder"
+        delay = tradable_delay(self._newest.record.delays)
+        return leader(self._newest.table("ladder").filter(pl.col("delay") == delay))
+
     def describe(self) -> str:
-        """Describe the run in Markdown: models, folds, data versions, and its newest evaluation, if any."""
+        """Describe the run in Markdown: models, data and test, the newest evaluation, how to reproduce it."""
         run, config, label = self._run, self._run.config, self._run.config.label
-        lines = [
-            f"Config `{config.name}`: {', '.join(config.models)}; seeds {', '.join(map(str, config.seeds))}; "
-            f"labels over {label.horizon} session(s) after a delay of {label.delay}."
-        ]
-        if run.versions:
-            tables = ", ".join(f"{table} v{version}" for table, version in sorted(run.versions.items()))
-            lines.append(f"Data: {tables}.")
-        folds = run.read_table("folds")
-        if folds is not None and folds.height:
-            first, last = folds.select(pl.col("test_from").min(), pl.col("test_to").max()).row(0)
-            trained = f"Trained for use on data up to {config.through}, without a test."
-            tested = f"Test: {first} to {last}, {folds.height} fold(s)."
-            lines.append(tested if config.through is None else trained)
-        if self._evaluations:
-            record = self._evaluations[0].record
-            delay, book = record.delays[0], next(iter(record.backtest.books))
-            cells = [
-                f"| {row['model']} | {ic} | {sharpe} |"
-                for row, ic, sharpe in self._figures(pl.col("delay") == delay)
-            ]
-            heading = [f"| model | IC at delay {delay} | net Sharpe, {book} |", "|---|---|---|"]
-            said = f"Evaluation `{record.evaluation}`: {record.assumptions}."
-            lines += [said, "\n".join((*heading, *cells))]
+        start = f"t + {label.delay}" if label.delay else "t"
+        span = f"from the close of {start} to that of t + {label.delay + label.horizon}"
+        lines = [] if self._newest is None else self._result(self._newest)
+        lines.append(
+            f"{', '.join(f'`{model}`' for model in config.models)} of the config `{config.name}`, "
+            f"seeds {', '.join(map(str, config.seeds))}. At the close of session t they forecast the return "
+            f"{span} (label: {label.transform})."
+        )
+        tables = ", ".join(f"{table} v{version}" for table, version in sorted(run.versions.items()))
+        lines.append(f"**Data.** {tables or 'None'}. {self._tested()}".rstrip())
+        commit = self._trained_by().get(store.COMMIT_TAG)
+        check_out = "" if commit is None else f"check out commit `{commit}`, and "
+        lines.append(
+            f"**Reproduce.** `peerglass report {run.run_id}` shows it again where the run's folder is. "
+            f"Elsewhere, {check_out}call `peerglass run config.yaml` with the artifact of that name, on the "
+            "same versions of the tables."
+        )
         return "\n\n".join(lines)
+
+    def _tested(self) -> str:
+        """Say which dates are tested, in how many folds; nothing before folds are made."""
+        config, folds = self._run.config, self._run.read_table("folds")
+        if folds is None or not folds.height:
+            return ""
+        if config.through is not None:
+            return f"Trained for use on data up to {config.through}, without a test."
+        first, last = folds.select(pl.col("test_from").min(), pl.col("test_to").max()).row(0)
+        many = f"{folds.height} fold{'s' if folds.height > 1 else ''}"
+        return f"Test: {first} to {last}, {many} ({config.folds.scheme})."
+
+    def _result(self, evaluation: StoredEvaluation) -> list[str]:
+        """Paragraphs on an evaluation: the leader's figures, a table of all models, the assumptions."""
+        record, best = evaluation.record, str(self._leader["model"])
+        heads = [f"{COLUMNS[name].heading}" for name in _SHOWN]
+        cells = [f"| {model} | {' | '.join(self._cells(model))} |" for model in self._run.config.models]
+        rows = [f"| model | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|", *cells]
+        return [
+            f"`{best}` leads on validation. {self._sentence(best)}",
+            "\n".join(rows),
+            f"Evaluation `{record.evaluation}`: {record.assumptions}.",
+        ]
+
+    def _cells(self, model: str) -> list[str]:
+        """Cells of a model's row in the table of the description."""
+        own = self.figures(model)
+        return [
+            COLUMNS[name].text(own.get("valid.rank_ic" if name == "valid_rank_ic" else f"test.{name}"))
+            for name in _SHOWN
+        ]
+
+    def _sentence(self, model: str) -> str:
+        """One sentence on a model's test in the newest evaluation, in words."""
+        assert self._newest is not None, "only an evaluation has figures"
+        record, own = self._newest.record, self.figures(model)
+
+        def said(name: str) -> str:
+            return COLUMNS[name].kind.text(own.get(f"test.{name}"), "unknown")
+
+        return (
+            f"From {record.first} to {record.last}, its book {next(iter(record.backtest.books))} at delay "
+            f"{tradable_delay(record.delays)} had a net Sharpe ratio of {said('sharpe_net')} (95% interval "
+            f"{said('sharpe_lower')} to {said('sharpe_upper')}; deflated {said('deflated_sharpe')} after "
+            f"{record.trials} trials), and its IC was {said('ic')} (t {said('ic_t')})."
+        )
 
     def describe_model(self, model: str) -> str:
         """Describe one model of the run: its results in the newest evaluation if there is one."""
-        text = f"Model `{model}` of the run `{self._run.run_id}`."
-        if not self._evaluations:
-            return text
-        record = self._evaluations[0].record
-        results = [
-            f"at delay {row['delay']}, IC {ic}, net Sharpe of {next(iter(record.backtest.books))} {sharpe}"
-            for row, ic, sharpe in self._figures(pl.col("model") == model)
-        ]
-        return f"{text} Evaluation `{record.evaluation}`: {'; '.join(results)}." if results else text
+        result = self._tested() if self._newest is None else self._sentence(model)
+        return f"Model `{model}` of the run `{self._run.run_id}`. {result}".rstrip()
 
-    def _figures(self, wanted: pl.Expr) -> Iterator[tuple[dict[str, Any], str, str]]:
-        """Rows of the newest ladder, with IC and net Sharpe ratio of the main book in words."""
-        newest = self._evaluations[0]
-        sharpe = of_book(next(iter(newest.record.backtest.books)), "sharpe_net")
-        for row in newest.table("ladder").filter(wanted).iter_rows(named=True):
-            yield row, IC.text(row["ic"], "unknown"), RATIO.text(row[sharpe], "unknown")
+
+def run_parameters(run: RecordedRun) -> dict[str, object]:
+    """Settings of a run that identify it or differ from the defaults, without those of single models."""
+    written = store.flatten(run.config.as_written())
+    changed = run.config.model_dump(mode="json", include=set(_SECTIONS), exclude_defaults=True)
+    names = dict.fromkeys((*_ALWAYS, *store.flatten(changed)))
+    names.pop("label.extra_delays", None)  # an evaluation's
+    return {name: written[name] for name in names if name in written and not _maps_columns(name, written)}
+
+
+def _maps_columns(name: str, written: Mapping[str, object]) -> bool:
+    """Whether a setting says how a source's files are read, which the full config shows."""
+    section, _, rest = name.partition(".")
+    nested = "." in rest and not rest.startswith("market.")
+    return section == "source" and (nested or isinstance(written[name], list | dict))
+
+
+def model_parameters(run: RecordedRun, model: str) -> dict[str, object]:
+    """Parameters of a model's run: those of the whole run, with the settings of ``fit`` that it reads."""
+    read = {f"fit.{name}" for name in run.identity.settings["models"][model]["fit"]}
+    common = {
+        name: value
+        for name, value in run_parameters(run).items()
+        if not name.startswith("fit.") or ".".join(name.split(".")[:2]) in read
+    }
+    own = store.flatten(run.config.as_written()["models"][model])
+    return common | {"model": registry_name(run.config, model)} | own
 
 
 _STAGES = {
@@ -315,26 +446,42 @@ def began_and_ended(
 
 _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
 _MAX_DIGEST = 36
+_TYPES: Final = {"Date": "date", "String": "string", "Int64": "long", "Boolean": "boolean"}
 
 
-def log_datasets(client: MlflowClient, mlflow_run: MlflowRun, run: RecordedRun) -> None:
-    """Log the tables that a run reads as datasets, with a digest of Delta id and version."""
-    from mlflow.entities import Dataset, DatasetInput, InputTag
+def _dataset(run: RecordedRun, table: str) -> Dataset:
+    """A table that a run reads: Delta id and version as its digest, columns, rows, and sessions."""
+    from mlflow.entities import Dataset
 
-    inputs = mlflow_run.inputs
-    logged = [] if inputs is None else inputs.dataset_inputs
-    known = {(one.dataset.name, one.dataset.digest) for one in logged}
-    root = canonical_location(run.config.lake)
-    new = []
-    for table, at in sorted(run.tables.items()):
-        digest = f"{at.id[:8]}-v{at.version}"[:_MAX_DIGEST]
-        if (table, digest) in known:
-            continue
-        source = {"path": f"{root}/{table}", "delta_table_version": at.version, "delta_table_id": at.id}
-        dataset = Dataset(table, digest, _SOURCE_TYPE, json.dumps(source))
-        new.append(DatasetInput(dataset, [InputTag("mlflow.data.context", "walk-forward")]))
-    if new:
-        client.log_inputs(mlflow_run.info.run_id, datasets=new)
+    at, root = run.tables[table], canonical_location(run.config.lake)
+    source = {"path": f"{root}/{table}", "delta_table_version": at.version, "delta_table_id": at.id}
+    columns = json.dumps({"mlflow_colspec": _columns(table)})
+    return Dataset(
+        table, _digest(at), _SOURCE_TYPE, json.dumps(source), columns, json.dumps(_profile(run, table))
+    )
+
+
+def _digest(at: TableVersion) -> str:
+    return f"{at.id[:8]}-v{at.version}"[:_MAX_DIGEST]
+
+
+def _columns(table: str) -> list[dict[str, str]]:
+    """Columns of a lake's table as MLflow lists them."""
+    types = schema(table).create_empty().schema
+    return [{"name": name, "type": _TYPES.get(str(dtype), "double")} for name, dtype in types.items()]
+
+
+def _profile(run: RecordedRun, table: str) -> dict[str, int | str]:
+    """Rows of a table and, of prices, the sessions; nothing if a vacuum has removed the version."""
+    lake, version = open_lake(run.config), run.versions[table]
+    try:
+        profile: dict[str, int | str] = {"num_rows": lake.count(table, version)}
+        if table == "prices":
+            days = lake.read(table, version, ["date"], ordered=False)["date"].unique()
+            profile |= {"sessions": len(days), "from": str(days.min()), "to": str(days.max())}
+    except DataError:
+        return {}
+    return profile
 
 
 class TrackedNight(BaseModel):

@@ -1,15 +1,16 @@
 """Access to the tracking store (MLflow): its client, logging without repetition, and its registry.
 
-The registry has one registered model per config, and one version per run and model, created when all tasks of
-the model are done. Its source is the artifact folder with the checkpoints (safetensors and JSON), an
-``MLmodel`` file, the names of the inputs, and a zip file with the code of Peerglass, so that
-``mlflow.pyfunc.load_model`` needs Peerglass' dependencies alone. What is loaded is
+The registry has one registered model per config and forecaster (``CONFIG.MODEL``), and in it one version per
+run, created when all tasks of the model are done. Its source is the folder ``model`` of the model's run: the
+checkpoints (safetensors and JSON), an ``MLmodel`` file, the names of the inputs, and a zip file with the code
+of Peerglass, so that ``mlflow.pyfunc.load_model`` needs Peerglass' dependencies alone. What is loaded is
 `pipelines.nightly.loaded`.
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import getpass
 import hashlib
 import io
 import json
@@ -18,11 +19,13 @@ import math
 import os
 import platform
 import sqlite3
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cache, partial
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
 
 RUN_TAG, MODEL_TAG = "peerglass.run_id", "peerglass.model"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
+COMMIT_TAG: Final = "mlflow.source.git.commit"
+MODEL: Final = "model"  # folder of a model's files among the artifacts of its run
 _MANIFEST, _FILE = "manifest.json", "sqlite:///"
 _KIND_TAG, _KIND = "mlflow.experimentKind", "custom_model_development"  # values of MLflow's own pages
 _ERROR_TAG = "peerglass.error"
@@ -197,24 +202,54 @@ def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.da
         client.set_terminated(mlflow_run, status=status, end_time=None if at is None else milliseconds(at))
 
 
+def who_and_what() -> dict[str, str]:
+    """MLflow's own tags of a new run: the user, and the command or the script that makes the run."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        user = "unknown"
+    program, *arguments = sys.argv or [""]
+    if Path(program).name in ("peerglass", "__main__.py"):
+        # up to the first option, because its value may be secret
+        words = ["peerglass", *takewhile(lambda word: not word.startswith("-"), arguments)]
+        program = redact(" ".join(words))
+    tags = {"user": user, "source.name": program or "<console>", "source.type": "LOCAL"}
+    return {f"mlflow.{key}": value for key, value in tags.items()}
+
+
+def commit_tags(commit: str) -> dict[str, str]:
+    """MLflow's tags of a commit as `pipelines.run.record.git_commit` says it; none outside git."""
+    if commit == "unknown":
+        return {}
+    dirty = str(commit.endswith("-dirty")).lower()
+    return {COMMIT_TAG: commit.removesuffix("-dirty"), "mlflow.source.git.dirty": dirty}
+
+
 def milliseconds(at: dt.datetime) -> int:
     """A time as MLflow has it, since 1970."""
     return round(at.timestamp() * 1000)
 
 
-def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path]) -> None:
-    """Upload files (artifact path -> file), except those that ``manifest.json`` lists unchanged."""
+def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path | bytes]) -> None:
+    """Upload files (artifact path -> file or bytes), except those that ``manifest.json`` lists unchanged."""
     with TemporaryDirectory() as folder:
         uploaded: dict[str, str] = {}
         if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
             text = Path(client.download_artifacts(mlflow_run, _MANIFEST, folder)).read_bytes()
             with suppress(ValueError):  # damaged: all files are uploaded again
                 uploaded = json.loads(text)
-        digests = {place: hashlib.sha256(path.read_bytes()).hexdigest() for place, path in files.items()}
+        digests = {
+            place: hashlib.sha256(one if isinstance(one, bytes) else one.read_bytes()).hexdigest()
+            for place, one in files.items()
+        }
         new = [place for place, value in digests.items() if uploaded.get(place) != value]
         for place in new:
-            parent = str(PurePosixPath(place).parent)
-            client.log_artifact(mlflow_run, str(files[place]), None if parent == "." else parent)
+            parent, path = str(PurePosixPath(place).parent), files[place]
+            if isinstance(path, bytes):
+                content, path = path, Path(folder) / "made" / place
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
+            client.log_artifact(mlflow_run, str(path), None if parent == "." else parent)
         if new:
             manifest = Path(folder) / "new" / _MANIFEST
             manifest.parent.mkdir()
@@ -280,23 +315,28 @@ def _runs(client: MlflowClient) -> list[MlflowRun]:
     return every(recorded) if ids else []
 
 
+def registered_model(config_name: str, model: str) -> str:
+    """Name of the registered model of one forecaster of a config: ``CONFIG.MODEL``."""
+    return f"{config_name}.{model}"
+
+
 def log_model_versions(
-    client: MlflowClient, parent: MlflowRun, run: RecordedRun, descriptions: Mapping[str, str]
+    client: MlflowClient, run: RecordedRun, complete: Mapping[str, tuple[MlflowRun, str]]
 ) -> None:
-    """Register the models of a run that have a description (all tasks are done), or update their texts."""
-    if not descriptions:
+    """Register the models of a run whose tasks are done (model -> its run, text), or update their texts."""
+    if not complete:
         return
-    name, facts = run.config.name, _facts(run)
-    found = client.search_model_versions(f"name = '{name}' and tags.`{RUN_TAG}` = '{run.run_id}'")
-    if not found:
-        _register(client, name)
-    versions = {one.tags.get(MODEL_TAG): one for one in found}
-    for model, description in descriptions.items():
-        known = versions.get(model)
+    facts = _facts(run)
+    found = client.search_model_versions(f"tags.`{RUN_TAG}` = '{run.run_id}'")
+    versions = {one.name: one for one in found}
+    for model, (mlflow_run, description) in complete.items():
+        name = registered_model(run.config.name, model)
+        known = versions.get(name)
         if known is None:
-            source, parent_id = f"{parent.info.artifact_uri}/checkpoints/{model}", parent.info.run_id
+            _register(client, name, run.config.name, model)
+            source = f"{mlflow_run.info.artifact_uri}/{MODEL}"
             tags = {RUN_TAG: run.run_id, MODEL_TAG: model, **facts}
-            client.create_model_version(name, source, parent_id, tags, description=description)
+            client.create_model_version(name, source, mlflow_run.info.run_id, tags, description=description)
             continue
         if known.description != description:
             client.update_model_version(name, known.version, description)
@@ -306,55 +346,59 @@ def log_model_versions(
 
 
 def set_aliases(config: Config, named: Mapping[str, tuple[str, str] | None]) -> None:
-    """Let aliases of a registered model name versions; one without a known version is removed."""
-    name = config.name
+    """Let aliases (alias -> run and model) name versions; one without a known version is removed."""
+    wanted: dict[tuple[str, str], str] = {}
     with open_store(config) as client:
-        if not client.search_registered_models(f"name = '{name}'", max_results=1):
-            return
-        current = client.get_registered_model(name).aliases
         for alias, version in named.items():
-            found: list[Any] = []
-            if version is not None:
-                run_id, model = version
-                query = (
-                    f"name = '{name}' and tags.`{RUN_TAG}` = '{run_id}' and tags.`{MODEL_TAG}` = '{model}'"
-                )
-                found = client.search_model_versions(query, max_results=1)
-            if found and current.get(alias) != str(found[0].version):
-                client.set_registered_model_alias(name, alias, found[0].version)
-            elif not found and alias in current:
-                client.delete_registered_model_alias(name, alias)
+            if version is None:
+                continue
+            run_id, model = version
+            name = registered_model(config.name, model)
+            query = f"name = '{name}' and tags.`{RUN_TAG}` = '{run_id}'"
+            for one in client.search_model_versions(query, max_results=1):
+                wanted[name, alias] = str(one.version)
+        prefix = registered_model(config.name, "")
+        current = {
+            (one.name, alias): str(version)
+            for one in client.search_registered_models(f"name LIKE '{prefix}%'")
+            if one.name.startswith(prefix)  # in LIKE, an underscore is any character
+            for alias, version in one.aliases.items()
+            if alias in named
+        }
+        for name, alias in current.keys() - wanted.keys():
+            client.delete_registered_model_alias(name, alias)
+        for (name, alias), number in wanted.items():
+            if current.get((name, alias)) != number:
+                client.set_registered_model_alias(name, alias, number)
 
 
-def find_number(config: Config, number: int) -> tuple[str, str]:
-    """Return the run id and the model of a version of a config's registered model."""
+def find_registered(config: Config, name: str, number: int) -> tuple[str, str]:
+    """Return the run id and the model of a version of a registered model of the config."""
     with open_store(config) as client:
-        found = client.search_model_versions(f"name = '{config.name}'")
+        found = client.search_model_versions(f"name = '{name}'")
         by_number = {int(one.version): one for one in found}
         if number not in by_number:
             known = ", ".join(map(str, sorted(by_number))) or "none"
-            raise ConfigError(f"The registered model {config.name} has no version {number}; it has {known}.")
+            raise ConfigError(f"The registered model {name} has no version {number}; it has {known}.")
         tags = by_number[number].tags
     return tags[RUN_TAG], tags[MODEL_TAG]
 
 
 def _facts(run: RecordedRun) -> dict[str, str]:
-    """Tags that say what a version was made of: features, data versions, audit, and the last session seen."""
+    """Tags that say what a version was made of: data versions, audit, and the last session seen."""
     facts = {VERSIONS_TAG: json.dumps(dict(sorted(run.versions.items()))), "audit": audit_verdict(run)}
-    features = run.identity.settings["features"]
-    facts["features"] = json.dumps({key: features[key] for key in ("channels", "characteristics")})
     if run.config.folds.scheme == "live":
         facts["trained_through"] = run.config.folds.through.isoformat()
     return {key: value for key, value in facts.items() if value is not None}
 
 
-def _register(client: MlflowClient, name: str) -> None:
+def _register(client: MlflowClient, name: str, config_name: str, model: str) -> None:
     """Create the registered model if it does not exist."""
     from mlflow.exceptions import MlflowException
 
     text = (
-        f"Models of the Peerglass config `{name}`. A version is one model of one run: a checkpoint per fold "
-        "and seed."
+        f"The model `{model}` of the Peerglass config `{config_name}`. A version is that of one run: a "
+        "checkpoint per fold and seed."
     )
     try:
         client.create_registered_model(name, description=text)

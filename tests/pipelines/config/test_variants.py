@@ -28,7 +28,6 @@ from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_ladder
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import load_checkpoint
-from pipelines.run.evaluations import evaluation_id
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
 from pipelines.run.record import RecordedRun, open_run, read_curves, read_scores
@@ -247,7 +246,7 @@ def test_all_tables_and_records_use_the_entries_names(done: RecordedRun) -> None
     (linear,) = [run for run in children if run.info.run_name == "tt_linear"]
     assert (linear.data.params["model"], linear.data.params["encoder.kernel"]) == (MODEL, "linear")
     ladder = measured(done, "ladder")
-    assert linear.data.metrics[f"{evaluation_id(done.config)}/delay_0.rank_ic"] == pytest.approx(
+    assert linear.data.metrics["test.rank_ic"] == pytest.approx(
         ladder.filter(pl.col("model") == "tt_linear")["rank_ic"].item()
     )
 

@@ -140,7 +140,7 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     assert run.data.metrics["turnover"] == pytest.approx(trades["trade"].abs().sum() / 2)
     assert run.data.metrics["realised.champion.rank_ic"] == 0.4
     client = MlflowClient(tracking_uri=server.uri)
-    assert client.get_registered_model("tiny").aliases == {"champion": "1"}
+    assert client.get_registered_model("tiny.ridge").aliases == {"champion": "1"}
     files = {one.path for one in client.list_artifacts(run.info.run_id)}
     assert {"nightly.html", "monitor"} <= files
 

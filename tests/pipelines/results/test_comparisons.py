@@ -20,10 +20,10 @@ from pipelines.results.comparisons import (
     comparison_table,
     deciding_rows,
     significance_table,
-    tradable_delay,
     yearly_table,
 )
 from pipelines.results.evaluate import Evaluation
+from pipelines.run.evaluations import tradable_delay
 
 
 @pytest.mark.parametrize(

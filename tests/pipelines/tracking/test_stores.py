@@ -25,8 +25,9 @@ from warm import Process
 from pipelines.config.load import check_config, load_config
 from pipelines.errors import ConfigError, TrackingError
 from pipelines.lake.lake import Lake
+from pipelines.run.evaluations import list_evaluations
 from pipelines.run.fetch import ingest_config
-from pipelines.run.provenance import TaskDone, read_provenance
+from pipelines.run.provenance import TaskDone, TrainingStarted, read_provenance
 from pipelines.run.record import RecordedRun, open_run
 from pipelines.stages import report_run, train_config
 from pipelines.tracking.store import open_store
@@ -42,6 +43,11 @@ class Stored:
     run: RecordedRun
     parent: MlflowRun
     children: Mapping[str, MlflowRun]
+
+    @property
+    def ids(self) -> set[str]:
+        """The MLflow ids of the children."""
+        return {one.info.run_id for one in self.children.values()}
 
 
 @pytest.fixture(scope="module", params=["sqlite file", "server on sqlite", "server on postgres"])
@@ -89,11 +95,33 @@ def stored(
 @pytest.mark.slow(9)
 def test_parameters_metrics_and_artifacts_arrive(stored: Stored) -> None:
     assert stored.parent.data.params["label.horizon"] == "1"
-    evaluation = stored.parent.data.tags["evaluation"]
-    for child in stored.children.values():
-        assert -1 <= child.data.metrics[f"{evaluation}/delay_0.ic"] <= 1
+    (evaluation,) = list_evaluations(stored.run)
+    for row in evaluation.table("ladder").iter_rows(named=True):
+        metrics = stored.children[row["model"]].data.metrics
+        assert metrics["test.ic"] == pytest.approx(row["ic"])
+        assert metrics["test.sharpe_net"] == pytest.approx(row["long_only.sharpe_net"])
+        assert metrics["test.long_short.sharpe_net"] == pytest.approx(row["long_short.sharpe_net"])
+        assert metrics["valid.rank_ic"] == pytest.approx(row["valid_rank_ic"])
     listed = {one.path for one in stored.client.list_artifacts(stored.parent.info.run_id)}
-    assert {"config.yaml", "report.html", "provenance.jsonl", "checkpoints"} <= listed
+    assert {"config.yaml", "report.html", "provenance.jsonl", "folds.json", "evaluations.json"} <= listed
+
+
+def test_runs_sort_by_their_metrics(stored: Stored) -> None:
+    order = ["metrics.`test.sharpe_net` DESC"]
+    found = stored.client.search_runs([stored.parent.info.experiment_id], order_by=order)
+    ratios = [one.data.metrics["test.sharpe_net"] for one in found if one.info.run_id in stored.ids]
+    assert len(ratios) == len(MODELS)
+    assert ratios == sorted(ratios, reverse=True)
+    assert ratios[0] > ratios[-1]
+
+
+def test_commit_and_command_are_those_of_the_training(stored: Stored) -> None:
+    started = [one for one in read_provenance(stored.run) if isinstance(one, TrainingStarted)]
+    commit = started[-1].environment.commit
+    for one in (stored.parent, *stored.children.values()):
+        logged = one.data.tags.get("mlflow.source.git.commit", "unknown")
+        assert logged == commit.removesuffix("-dirty")
+        assert one.data.tags["mlflow.source.name"]
 
 
 def test_every_table_that_was_read_is_a_dataset_with_its_delta_version(stored: Stored) -> None:
@@ -112,6 +140,11 @@ def test_every_table_that_was_read_is_a_dataset_with_its_delta_version(stored: S
             assert datasets[table].digest == f"{at.id[:8]}-v{at.version}"
             read_by_mlflow = DeltaDatasetSource.from_dict(source)
             assert read_by_mlflow.path == f"{lake.root}/{table}"
+            profile, rows = json.loads(datasets[table].profile or "{}"), lake.read(table, at.version)
+            assert profile["num_rows"] == rows.height
+            assert profile.get("sessions") == (rows["date"].n_unique() if table == "prices" else None)
+            columns = json.loads(datasets[table].schema or "{}")["mlflow_colspec"]
+            assert {one["name"] for one in columns} >= set(rows.columns)
 
 
 def test_the_experiment_opens_as_one_of_machine_learning(stored: Stored) -> None:
@@ -120,19 +153,19 @@ def test_the_experiment_opens_as_one_of_machine_learning(stored: Stored) -> None
 
 
 def test_each_model_has_a_version_whose_source_holds_its_checkpoints(stored: Stored, tmp_path: Path) -> None:
-    versions = stored.client.search_model_versions("name = 'tiny'")
-    assert {one.tags["peerglass.model"] for one in versions} == set(MODELS)
-    assert len(versions) == len(MODELS)
-    for version in versions:
-        model = version.tags["peerglass.model"]
+    for model, child in stored.children.items():
+        (version,) = stored.client.search_model_versions(f"name = 'tiny.{model}'")
+        assert version.tags["peerglass.model"] == model
         assert version.tags["peerglass.run_id"] == stored.run.run_id
+        assert version.run_id == child.info.run_id, "its metrics are those of the model"
         assert version.source is not None
-        assert version.source.endswith(f"/checkpoints/{model}")
+        assert version.source.endswith(f"{child.info.run_id}/artifacts/model")
         assert version.description is not None
-        assert "net Sharpe of long_only" in version.description
-    place = "checkpoints/mlp/fold-0-seed-1/model.safetensors"
-    fetched = stored.client.download_artifacts(stored.parent.info.run_id, place, str(tmp_path))
-    assert Path(fetched).read_bytes() == (stored.run.folder / place).read_bytes()
+        assert "its book long_only at delay 0 had a net Sharpe ratio of" in version.description
+    place = "fold-0-seed-1/model.safetensors"
+    mlp = stored.children["mlp"].info.run_id
+    fetched = stored.client.download_artifacts(mlp, f"model/{place}", str(tmp_path))
+    assert Path(fetched).read_bytes() == (stored.run.folder / "checkpoints" / "mlp" / place).read_bytes()
 
 
 def test_descriptions_say_what_was_measured(stored: Stored) -> None:
@@ -140,11 +173,13 @@ def test_descriptions_say_what_was_measured(stored: Stored) -> None:
     folds = stored.run.read_table("folds")
     assert folds is not None
     first, last = folds["test_from"].to_list()[0], folds["test_to"].to_list()[-1]
-    assert f"Test: {first} to {last}, {folds.height} fold(s)." in note
-    evaluation = stored.parent.data.tags["evaluation"]
-    ic = stored.children["mlp"].data.metrics[f"{evaluation}/delay_0.ic"]
-    assert f"| mlp | {ic:.4f} |" in note
-    assert f"IC {ic:.4f}" in stored.children["mlp"].data.tags["mlflow.note.content"]
+    assert f"Test: {first} to {last}, {folds.height} folds (expanding)." in note
+    metrics = stored.children["mlp"].data.metrics
+    valid, ic, t = (metrics[name] for name in ("valid.rank_ic", "test.ic", "test.ic_t"))
+    assert f"| mlp | {valid:.4f} | {ic:.4f} | {t:.1f} |" in note
+    assert note.startswith(f"`{stored.parent.data.tags['leader']}` leads on validation.")
+    assert "peerglass run config.yaml" in note
+    assert f"IC was {ic:.4f} (t {t:.1f})" in stored.children["mlp"].data.tags["mlflow.note.content"]
 
 
 def test_durations_are_those_of_the_work(stored: Stored) -> None:
@@ -152,11 +187,13 @@ def test_durations_are_those_of_the_work(stored: Stored) -> None:
     tasks = [one for one in events if isinstance(one, TaskDone)]
     assert len(tasks) == 2 * 2 * len(MODELS)
     for model, child in stored.children.items():
-        history = stored.client.get_metric_history(child.info.run_id, "seconds.training")
+        history = stored.client.get_metric_history(child.info.run_id, "fold.seconds")
         own = [one for one in tasks if one.model == model]
         expected = {f: sum(one.seconds or 0 for one in own if one.fold == f) for f in (0, 1)}
         assert {one.step: one.value for one in history} == pytest.approx(expected)
         assert all(value > 0 for value in expected.values())
+        total = child.data.metrics["seconds.training"]
+        assert total == pytest.approx(sum(expected.values()), abs=1e-3)
         assert child.info.end_time == round(own[-1].at.timestamp() * 1000)
     training = [one for one in events if one.event in ("training started", "task done", "training ended")]
     elapsed = sum((b.at - a.at).total_seconds() for a, b in pairwise(training))
@@ -170,7 +207,8 @@ def test_a_second_report_adds_nothing(stored: Stored) -> None:
     again = stored.client.get_run(stored.parent.info.run_id)
     assert again.info.end_time == stored.parent.info.end_time
     assert again.data.metrics == stored.parent.data.metrics
-    assert len(stored.client.search_model_versions("name = 'tiny'")) == len(MODELS)
+    of_run = f"tags.`peerglass.run_id` = '{stored.run.run_id}'"
+    assert len(stored.client.search_model_versions(of_run)) == len(MODELS)
 
 
 def test_a_database_without_its_driver_is_named_with_the_cure(

@@ -405,9 +405,9 @@ def test_an_ensemble_is_the_champion_of_a_night(
     config = yaml.safe_load((Path("runs") / run_id / "config.yaml").read_text())
     assert set(config["models"]) == {"ensemble", *MEMBERS}, "zero is not trained"
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
-    version = client.get_model_version_by_alias("tiny", "champion")
+    version = client.get_model_version_by_alias("tiny.ensemble", "champion")
     assert version.run_id is not None
-    loaded = _load_pyfunc(client.download_artifacts(version.run_id, "checkpoints/ensemble", str(tmp_path)))
+    loaded = _load_pyfunc(client.download_artifacts(version.run_id, "model", str(tmp_path)))
     assert set(loaded.fitted) == {0, 1}
     assert all(isinstance(fitted, EnsembleFitted) for fitted, _ in loaded.fitted.values())
     (moved,) = Path("runs", "nights", "tiny").glob("*/attributions.parquet")

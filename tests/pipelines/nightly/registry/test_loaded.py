@@ -45,7 +45,7 @@ def refuse(*_, **__):
 
 mlflow.set_tracking_uri(store)
 pickle.load = pickle.loads = pickle.Unpickler = refuse
-model = mlflow.pyfunc.load_model("models:/tiny@champion")
+model = mlflow.pyfunc.load_model("models:/tiny.ridge@champion")
 import pipelines
 assert "peerglass.zip" in pipelines.__file__
 model.predict(pd.read_parquet(frame)).to_csv(answer, index=False)
@@ -132,9 +132,10 @@ def test_the_artifacts_of_a_version_hold_no_pickle(
     versions: Versions, run: RecordedRun, tmp_path: Path
 ) -> None:
     client = MlflowClient(tracking_uri=versions.config.tracking.uri)
-    (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
+    (version,) = client.search_model_versions(f"name='tiny.ridge' and tags.`peerglass.run_id`='{run.run_id}'")
     assert version.run_id is not None
-    fetched = Path(client.download_artifacts(version.run_id, "checkpoints/ridge", str(tmp_path)))
+    assert client.get_run(version.run_id).data.tags["peerglass.model"] == "ridge"
+    fetched = Path(client.download_artifacts(version.run_id, "model", str(tmp_path)))
     names = {path.relative_to(fetched).as_posix() for path in fetched.rglob("*") if path.is_file()}
     assert names - {"registered_model_meta"} == {  # MLflow adds it where it has loaded the version
         "MLmodel",
@@ -149,12 +150,11 @@ def test_the_artifacts_of_a_version_hold_no_pickle(
 
 def test_a_version_says_what_it_was_made_of(versions: Versions, run: RecordedRun) -> None:
     client = MlflowClient(tracking_uri=versions.config.tracking.uri)
-    (version,) = client.search_model_versions(f"name='tiny' and tags.`peerglass.run_id`='{run.run_id}'")
+    (version,) = client.search_model_versions(f"name='tiny.ridge' and tags.`peerglass.run_id`='{run.run_id}'")
     assert version.tags["audit"] == "pass"
     assert version.tags["trained_through"] == str(versions.days[versions.at + 5])
     assert '"prices": ' in version.tags["table_versions"]
-    assert '"channels": ["' in version.tags["features"]
-    assert client.get_model_version_by_alias("tiny", "champion").version == version.version
+    assert client.get_model_version_by_alias("tiny.ridge", "champion").version == version.version
 
 
 def test_wrong_inputs_are_named(run: RecordedRun, data: NightData) -> None:

@@ -37,9 +37,9 @@ def rivals(versions: Versions) -> Versions:
 def mlflow_aliases(versions: Versions) -> dict[str, str]:
     """Alias -> run id of its version in the tracking store."""
     client = MlflowClient(tracking_uri=versions.config.tracking.uri)
-    aliases = client.get_registered_model("tiny").aliases
+    aliases = client.get_registered_model("tiny.ridge").aliases
     return {
-        alias: client.get_model_version("tiny", number).tags["peerglass.run_id"]
+        alias: client.get_model_version("tiny.ridge", number).tags["peerglass.run_id"]
         for alias, number in aliases.items()
     }
 
@@ -70,17 +70,17 @@ def test_a_version_is_named_by_its_run_its_model_or_its_number(rivals: Versions,
     assert peerglass("track", "sync", str(rivals.file)).code == 0
     client = MlflowClient(tracking_uri=rivals.config.tracking.uri)
     numbers = {
-        one.tags["peerglass.run_id"]: one.version for one in client.search_model_versions("name='tiny'")
+        one.tags["peerglass.run_id"]: one.version for one in client.search_model_versions("name='tiny.ridge'")
     }
-    for name in (str(rivals.new), rivals.new.run_id[:-2], str(numbers[rivals.new.run_id])):
+    for name in (str(rivals.new), rivals.new.run_id[:-2], f"tiny.ridge/{numbers[rivals.new.run_id]}"):
         set_alias(rivals.lake, "tiny", "champion", rivals.old, BY_HAND)
         answer = peerglass("promote", name, "--config", str(rivals.file))
         assert answer.code == 0, answer.err
         assert champion(rivals.lake, "tiny") == rivals.new
-    unknown = peerglass("promote", "99", "--config", str(rivals.file))
+    unknown = peerglass("promote", "models:/tiny.ridge/99", "--config", str(rivals.file))
     assert unknown.code == 2
     assert "has no version 99; it has 1, 2" in unknown.err
-    without = peerglass("promote", "1", "--output", rivals.config.output)
+    without = peerglass("promote", "tiny.ridge/1", "--output", rivals.config.output)
     assert without.code == 2
     assert "add --config CONFIG" in without.err
 
