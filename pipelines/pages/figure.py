@@ -194,13 +194,16 @@ def heat(
     rows: Sequence[str],
     columns: Sequence[str],
     unit: str,
+    *,
+    across: str = "",
     **look: object,
 ) -> Figure:
-    """Draw a matrix, its first row at the top; a cell that is None is empty."""
+    """Draw a matrix, its first row at the top; a cell that is None is empty. ``across`` names the columns."""
     bar = {"thickness": 12, "title": {"text": unit, "side": "right"}}
     common = {"colorscale": BLUES, "zmin": 0, "hoverongaps": False, "colorbar": bar}
     trace = {"type": "heatmap", "z": z, "x": list(columns), "y": list(rows), **common, **look}
-    x, y = names_axis(tickangle=-90 if len(columns) > 12 else 0), names_axis(autorange="reversed")
+    x = axis(across, type="category", tickangle=-90 if len(columns) > 12 and not across else 0)
+    y = names_axis(autorange="reversed")
     return draw(title, 140 + max(15 * len(rows), 90), [trace], {"xaxis": x, "yaxis": y})
 
 

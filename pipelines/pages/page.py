@@ -40,7 +40,7 @@ def _templates() -> Environment:
 
 def count_sessions(count: int) -> str:
     """Write a number of sessions: "1 session", "2 sessions"."""
-    return f"{count} session{'' if count == 1 else 's'}"
+    return f"{count:,} session{'' if count == 1 else 's'}"
 
 
 def asset(name: str) -> str:

@@ -68,7 +68,8 @@ def render_report(report: RunReport) -> str:
     volatility = (
         report.table("figures", chosen)["annual_volatility_net"] if "figures" in report.tables else ()
     )
-    heading = _heading(report)
+    heading = header.name if report.file is None else abbreviate(report.models, 3)
+    period = "" if header.first is None else f", {header.first} to {header.last}"
     return page.render(
         "report.jinja",
         scripts=(get_plotlyjs(), script("report.js")),
@@ -76,7 +77,7 @@ def render_report(report: RunReport) -> str:
             "figures": page.figures,
             "holdings": None if context["held"] is None else holdings_data(context["held"]),
         },
-        title=f"{heading}: Peerglass report",
+        title=f"{heading}{period}: Peerglass report",
         heading=heading,
         first=shown.pop("equity", ("", "", ""))[2],
         second=shown.pop("overview", ("", "", "")),
@@ -86,11 +87,6 @@ def render_report(report: RunReport) -> str:
         others=0 if evaluations is None else evaluations.height - 1,
         **{name: context[name] for name in ("r", "h", "verdict", "level", "summary", "worst")},
     )
-
-
-def _heading(report: RunReport) -> str:
-    """Name of the run, or of the signals, of many the first ones."""
-    return report.header.name if report.file is None else abbreviate(report.models, 3)
 
 
 def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str, Any]:
@@ -282,7 +278,7 @@ def _returns(report: RunReport, chosen: str, benchmarks: pl.DataFrame) -> dict[s
 def _crises(report: RunReport, chosen: str, benchmarks: pl.DataFrame) -> pl.DataFrame:
     """Returns of the main book and its benchmarks in known crises; none on a simulated market."""
     equity = report.table("equity", chosen)
-    if equity.is_empty() or report.ceiling.height:
+    if equity.is_empty() or report.header.simulated:
         return pl.DataFrame()
     path = equity.sort("date").select("date", net="nav_net")
     for name in _names(benchmarks):

@@ -82,6 +82,7 @@ class Header:
     tables: str | None = None  # folder relative to the report
     trial_reach: str = ""
     group: str = "sector"  # what firms are grouped by: sector or industry
+    simulated: bool = False  # the market
 
     @property
     def measured_on(self) -> str | None:
@@ -277,6 +278,7 @@ def _header(
         last=record.last,
         dates=record.dates,
         group=config.features.group_by,
+        simulated=config.source.kind == "simulated",
         **own,
     )
 

@@ -219,8 +219,9 @@ def day_map(rows: pl.DataFrame) -> fig.Figure:
     mean = last.group_by(by, "key").agg(pl.col("weight").mean())
     levels, keys = (mean[name].unique().sort().to_list() for name in (by, "key"))
     title = f"Attention {'to days by head' if by_head else 'from day to day'}, last layer"
-    names, days = [f"{what} {level}" for level in levels], [f"day {key}" for key in keys]
-    return fig.heat(title, fig.matrix(mean, levels, keys), names, days, "weight", hovertemplate=_LOOKS)
+    names, days = [f"{what} {level}" for level in levels], [str(key) for key in keys]
+    cells, look = fig.matrix(mean, levels, keys), "%{y} looks at day %{x}: %{z:.4f}<extra></extra>"
+    return fig.heat(title, cells, names, days, "weight", across="day", hovertemplate=look)
 
 
 def firm_map(rows: pl.DataFrame, method: str) -> fig.Figure:

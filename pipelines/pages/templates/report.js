@@ -49,7 +49,7 @@ show(document);
 // A link to a folded section opens it.
 const open = () => {
   const section = document.getElementById(location.hash.slice(1));
-  const fold = section && section.querySelector(":scope > details");
+  const fold = section && section.querySelector(":scope > .fold");
   if (fold && !fold.open) {
     fold.open = true;
     section.scrollIntoView();

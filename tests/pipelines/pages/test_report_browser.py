@@ -125,4 +125,7 @@ def test_no_labels_of_names_are_left_out_on_paper(page: Page) -> None:
     page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
     labels = page.eval_on_selector_all("#exposures .ytick text", "all => all.map(one => one.textContent)")
     assert len(labels) == 7 + 6, "sectors and styles"
+    rows = "all => all.filter(one => one.getBoundingClientRect().height > 0).length"
+    assert page.eval_on_selector_all("#holdings-table tbody tr", rows) == 20
+    assert page.locator("text=The first 20 rows of 60 are printed.").is_visible()
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
