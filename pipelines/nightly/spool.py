@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,8 +21,9 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, peak_memory_bytes
 from pipelines.nightly.versions import aliases, open_version
 from pipelines.progress import Progress
+from pipelines.run.record import git_commit
 from pipelines.tracking.runs import TrackedNight, log_night, log_run
-from pipelines.tracking.store import set_aliases
+from pipelines.tracking.store import NOTE_TAG, commit_tags, set_aliases, who_and_what
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,12 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
         for row in newest.iter_rows(named=True):
             known = {figure: row[figure] for figure in ("ic", "rank_ic") if row[figure] is not None}
             metrics |= {f"realised.{row['role']}.{figure}": float(value) for figure, value in known.items()}
+    profits = result.tables.get("profits", pl.DataFrame())
+    if not profits.is_empty():
+        from pipelines.nightly.book.account import earned
+
+        figures = {"nav": profits["nav"][-1], "gross": profits["gross"][-1], **earned(profits)}
+        metrics |= {f"account.{name}": float(value) for name, value in figures.items() if value is not None}
     versions = {"champion": result.champion, "challenger": result.challenger}
     tags = {alias: str(version) for alias, version in versions.items() if version is not None}
     files = (path for path in sorted(result.folder.rglob("*")) if path.is_file())
@@ -109,7 +116,13 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
         session=result.session,
         ended_at=ended_at,
         error=result.error,
-        tags={"state": result.state, **tags},
+        tags={
+            "state": result.state,
+            NOTE_TAG: _note(result, metrics),
+            **tags,
+            **who_and_what(),
+            **commit_tags(git_commit()),
+        },
         metrics=metrics,
         files={
             path.relative_to(result.folder).as_posix(): path.relative_to(nights_folder(config)).as_posix()
@@ -117,6 +130,22 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
             if not path.name.endswith(".partial")
         },
     )
+
+
+def _note(result: NightResult, metrics: Mapping[str, float]) -> str:
+    """Describe a night in Markdown: its state, signals, trades and account, then the warnings."""
+    lines = [f"Night of {result.session} of the config `{result.config}`: {result.error or result.state}."]
+    if result.champion is not None:
+        lines.append(f"`{result.champion}` gave {result.signal_count:,} signals.")
+    if result.book.height:
+        lines.append(
+            f"The book {result.book['book'][0]} has {result.trade_count:,} trades, with a turnover of "
+            f"{result.turnover:.1%} and an expected cost of {1e4 * result.expected_cost:.1f} bp."
+        )
+    if "account.pnl" in metrics:
+        lines.append(f"P&L {metrics['account.pnl']:+,.0f}, NAV {metrics['account.nav']:,.0f}.")
+    warnings = [f"- {one.sentence}" for one in result.findings if one.level == "warn"]
+    return "\n\n".join((" ".join(lines), *(["\n".join(warnings)] if warnings else [])))
 
 
 def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[ModelVersion, ...]:

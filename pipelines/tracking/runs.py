@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 _PARENT = "-"  # the model tag of the parent
-_NOTE_TAG = "mlflow.note.content"  # the description on MLflow's page
 _TABLES_TAG = "mlflow.loggedArtifacts"  # JSON files that MLflow shows as tables
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", provenance.FILE)
 _FOLDERS = ("tables", "evaluations")
@@ -183,7 +182,7 @@ class _Logged:
 
     def log_parent(self) -> None:
         """Log parameters, figures of the leader, what has trained the run, durations, audit, data, files."""
-        tags = self.tags | self._trained_by() | {_NOTE_TAG: self.describe()}
+        tags = self.tags | self._trained_by() | {store.NOTE_TAG: self.describe()}
         metrics: dict[str, float] = {}
         if self._newest is not None:
             record, model = self._newest.record, str(self._leader["model"])
@@ -208,7 +207,7 @@ class _Logged:
         spent = model_seconds(self.events, model)
         numbers = self.figures(model) | ({"seconds.training": round(sum(spent.values()), 3)} if spent else {})
         parameters = model_parameters(self._run, model)
-        tags = self._trained_by() | {_NOTE_TAG: text}
+        tags = self._trained_by() | {store.NOTE_TAG: text}
         store.log(self._client, child, parameters=parameters, tags=tags, metrics={0: numbers})
         epochs = figures.epoch_metrics(self._curves, model)
         for histories in (epochs, figures.by_fold(self._fold_table, model)):

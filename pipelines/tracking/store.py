@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 RUN_TAG, MODEL_TAG = "peerglass.run_id", "peerglass.model"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
+NOTE_TAG: Final = "mlflow.note.content"  # the description on MLflow's page
 COMMIT_TAG: Final = "mlflow.source.git.commit"
 MODEL: Final = "model"  # folder of a model's files among the artifacts of its run
 _MANIFEST, _FILE = "manifest.json", "sqlite:///"

@@ -66,6 +66,15 @@ def night(config: Config, versions: Versions, session: dt.date) -> NightResult:
     realised = pl.DataFrame(
         {"session": DAYS[:2], "role": ["champion"] * 2, "ic": [0.1, 0.2], "rank_ic": [0.3, 0.4]}
     )
+    profits = pl.DataFrame(
+        {
+            "session": [dt.date(2026, 10, 30), *DAYS[:2]],
+            "nav": [1000.0, 1010.0, 990.0],
+            "gross": [1000.0, 1012.0, 995.0],
+            "pnl": [5.0, 10.0, -20.0],
+            "revision": [0.0, 0.0, 10.0],
+        }
+    )
     return NightResult(
         config="tiny",
         session=session,
@@ -76,7 +85,7 @@ def night(config: Config, versions: Versions, session: dt.date) -> NightResult:
         signals=night_results.signals(tickers, versions.old),
         book=night_results.book(tickers),
         findings=(night_results.DRIFT, NightFinding("coverage", "ok", "All firms have a price.")),
-        tables={"realised_ic": realised},
+        tables={"realised_ic": realised, "profits": profits},
         nights=pl.DataFrame(),
         promotions=pl.DataFrame(),
         seconds={"ingest": 1.5, "score": 2.5},
@@ -139,6 +148,15 @@ def test_nights_wait_for_a_server_that_stops_and_arrive_once(
     assert run.data.metrics["trades"] == trades.height > 0
     assert run.data.metrics["turnover"] == pytest.approx(trades["trade"].abs().sum() / 2)
     assert run.data.metrics["realised.champion.rank_ic"] == 0.4
+    earned = {name: run.data.metrics[f"account.{name}"] for name in ("nav", "pnl", "pnl_month", "return")}
+    assert earned == {"nav": 990.0, "pnl": -20.0, "pnl_month": 0.0, "return": pytest.approx(-20 / 1010)}
+    note = run.data.tags["mlflow.note.content"]
+    assert f"`{versions.old}` gave 7 signals." in note
+    assert f"has {trades.height} trades" in note
+    assert "P&L -20, NAV 990." in note
+    assert f"- {night_results.DRIFT.sentence}" in note
+    assert run.data.tags["mlflow.user"]
+    assert run.data.tags["mlflow.source.name"]
     client = MlflowClient(tracking_uri=server.uri)
     assert client.get_registered_model("tiny.ridge").aliases == {"champion": "1"}
     files = {one.path for one in client.list_artifacts(run.info.run_id)}
