@@ -13,6 +13,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +26,8 @@ from pipelines.files import write_text
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import NightFinding, NightResult, NightSource, nights_folder
 from pipelines.nightly.verify_record import FIRST, RECORD, SEAL, entry_hash, problems, read_record
-from pipelines.run.provenance import environment
+from pipelines.run.identity import APART, CODE, folders_digest
+from pipelines.run.record import git_commit
 
 SETTINGS: Final = "settings.json"
 _SEALED: Final = ("signals.csv", "book.csv", SETTINGS)
@@ -53,13 +55,12 @@ def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, n
     DataError
         If ``record.jsonl`` cannot be read.
     """
-    now_has = environment()
     decided = {
         "config": config.name,
         "champion": None if result.champion is None else str(result.champion),
         "challenger": None if result.challenger is None else str(result.challenger),
-        "code": now_has.code,
-        "commit": now_has.commit,
+        "code": folders_digest(*CODE, without=APART),
+        "commit": git_commit(),
         "data_versions": dict(source.versions),
         "table_ids": dict(source.table_ids),
         "settings": source.settings,
@@ -71,7 +72,10 @@ def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, n
             for name in _SEALED
             if (path := result.folder / name).is_file()
         },
-        "tables": _table_digests(lake, config.name, result.session, now),
+        "tables": {
+            table: _digest(rows.filter(pl.col("created_at") <= now), table)
+            for table, rows in _sealed_rows(lake, config.name, result.session).items()
+        },
     }
     folder = nights_folder(config)
     entries = _entries(folder)
@@ -139,17 +143,24 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
     found = list(problems(folder))
     newest = {entry["session"]: entry for entry in entries}
     sessions = [str(day) for day in lake.rows("prices", ["date"])["date"].unique().sort()]
+    stored = {
+        table: {str(day): part for (day,), part in rows.partition_by("session", as_dict=True).items()}
+        for table, rows in _sealed_rows(lake, config.name).items()
+    }
     delay, in_time = max(1, config.label.delay), 0
     for session, entry in newest.items():
         sealed_at = dt.datetime.fromisoformat(entry["sealed_at"])
-        now = _table_digests(lake, config.name, dt.date.fromisoformat(session), sealed_at)
-        found += [
-            f"The table {table} in the lake differs from what was sealed for the night of {session}."
-            for table, digest in entry["tables"].items()
-            if now[table] != digest
-        ]
-        later = [day for day in sessions if day > session]
-        in_time += len(later) < delay or entry["sealed_at"][:10] <= later[delay - 1]
+        for table, digest in entry["tables"].items():
+            rows = stored[table].get(session)
+            if (
+                _digest(None if rows is None else rows.filter(pl.col("created_at") <= sealed_at), table)
+                != digest
+            ):
+                found.append(
+                    f"The table {table} in the lake differs from what was sealed for the night of {session}."
+                )
+        traded = bisect_right(sessions, session) + delay - 1
+        in_time += traded >= len(sessions) or entry["sealed_at"][:10] <= sessions[traded]
     return {
         "config": config.name,
         "folder": str(folder),
@@ -187,16 +198,22 @@ def _entries(folder: Path) -> list[dict[str, Any]]:
         ) from error
 
 
-def _table_digests(lake: Lake, config: str, session: dt.date, by: dt.datetime) -> dict[str, str]:
-    """SHA-256 of the night's rows in the lake's tables, as canonical JSON; of signals, those made by then."""
-    digests = {}
-    for table, columns in _TABLES.items():
-        of_night = (
-            (pl.col("config") == config) & (pl.col("session") == session) & (pl.col("created_at") <= by)
-        )
-        rows = lake.rows(table, [*columns, "created_at"], of_night).select(columns).sort(columns[:3]).rows()
-        digests[table] = hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
-    return digests
+def _sealed_rows(lake: Lake, config: str, session: dt.date | None = None) -> dict[str, pl.DataFrame]:
+    """Rows of the sealed tables in the lake, of one session or of all."""
+    own = pl.col("config") == config
+    if session is not None:
+        own &= pl.col("session") == session
+    return {
+        table: lake.rows(table, ["session", "created_at", *columns], own)
+        for table, columns in _TABLES.items()
+    }
+
+
+def _digest(rows: pl.DataFrame | None, table: str) -> str:
+    """SHA-256 of a night's rows of a table, as canonical JSON; None has no rows."""
+    columns = _TABLES[table]
+    listed = [] if rows is None else rows.select(columns).sort(columns[:3]).rows()
+    return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 
 def _git(clone: Path, *arguments: str) -> str:

@@ -27,8 +27,8 @@ NOON = dt.time(21, 30, tzinfo=dt.UTC)
 Record = tuple[Config, Lake, list[str]]
 
 
-def night(config: Config, lake: Lake, session: dt.date, number: int, now: dt.datetime) -> None:
-    """Write and seal a night with signals and orders that depend on its number."""
+def rows_of(config: Config, session: dt.date, number: int, now: dt.datetime) -> list[pl.DataFrame]:
+    """Signals and orders of a night, which depend on its number."""
     own = {"config": config.name, "session": session, "created_at": now}
     signals = pl.DataFrame(
         {
@@ -61,16 +61,10 @@ def night(config: Config, lake: Lake, session: dt.date, number: int, now: dt.dat
         },
         schema_overrides={"fill_sessions": pl.Int64, "bound": pl.String},
     ).with_columns(**{name: pl.lit(value) for name, value in own.items()})
-    lake.upsert("signals", signals)
-    lake.upsert("books", books)
-    folder = night_folder(config, session)
-    folder.mkdir(parents=True, exist_ok=True)
-    signals.write_csv(folder / "signals.csv")
-    books.write_csv(folder / "book.csv")
-    seal_again(config, lake, session, number, now)
+    return [signals, books]
 
 
-def seal_again(config: Config, lake: Lake, session: dt.date, number: int, now: dt.datetime) -> None:
+def seal_night(config: Config, lake: Lake, session: dt.date, number: int, now: dt.datetime) -> None:
     """Seal what a night has written."""
     empty = pl.DataFrame()
     version, folder = ModelVersion("run", "ridge"), night_folder(config, session)
@@ -92,9 +86,16 @@ def season(
     lake = Lake(folder / "lake")
     lake.upsert("prices", tiny_tables["prices"])
     days = tiny_tables["prices"]["date"].unique().sort()[200 : 200 + NIGHTS].to_list()
-    for number, session in enumerate(days):
-        late = dt.timedelta(days=7 if number >= NIGHTS - 3 else 0)
-        night(config, lake, session, number, dt.datetime.combine(session, NOON) + late)
+    late = [dt.timedelta(days=7 if number >= NIGHTS - 3 else 0) for number in range(NIGHTS)]
+    made = [dt.datetime.combine(day, NOON) + wait for day, wait in zip(days, late, strict=True)]
+    nights = [rows_of(config, *one) for one in zip(days, range(NIGHTS), made, strict=True)]
+    for table, of_all in zip(("signals", "books"), zip(*nights, strict=True), strict=True):
+        lake.upsert(table, pl.concat(of_all))
+    for number, (session, frames) in enumerate(zip(days, nights, strict=True)):
+        night_folder(config, session).mkdir(parents=True)
+        for name, frame in zip(("signals", "book"), frames, strict=True):
+            frame.write_csv(night_folder(config, session) / f"{name}.csv")
+        seal_night(config, lake, session, number, made[number])
     return config, lake, [str(day) for day in days]
 
 
@@ -127,7 +128,7 @@ def test_a_night_that_is_played_again_adds_no_entry(season: Record) -> None:
     config, lake, days = season
     before = (nights_folder(config) / "record.jsonl").read_bytes()
     last = dt.date.fromisoformat(days[-1])
-    seal_again(config, lake, last, NIGHTS - 1, dt.datetime.combine(last, NOON) + dt.timedelta(days=7))
+    seal_night(config, lake, last, NIGHTS - 1, dt.datetime.combine(last, NOON) + dt.timedelta(days=7))
     assert (nights_folder(config) / "record.jsonl").read_bytes() == before
 
 
