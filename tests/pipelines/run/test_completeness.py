@@ -94,7 +94,8 @@ def test_an_incomplete_run_is_reported_as_such_until_it_is_completed(
     verdict = re.search(r'<div class="verdict.*?</div>', page, re.DOTALL)
     assert verdict is not None
     assert "the run is incomplete" in verdict[0]
-    assert f"Missing: {SENTENCE}" in verdict[0]
+    evidence = page[page.index('<section id="evidence">') : page.index('<section id="audit">')]
+    assert f"Missing: {SENTENCE}" in evidence
     assert "<td>seed 1 of fold 1</td>" in page, "on the ladder"
 
     assert peerglass("train", "tiny.yaml").code == 0
