@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelines.errors import AuditError, ConfigError, DataError
+from pipelines.errors import AuditError, ConfigError, DataError, TrackingError
 from pipelines.progress import Progress
 
 if TYPE_CHECKING:
@@ -67,6 +67,23 @@ def measure_file(
 
         measured, evaluation = prepared.measured, measure_signals(prepared, progress)
         echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
+        untracked = _track(measured, evaluation, progress)
+    if untracked is not None:
+        raise untracked
+
+
+def _track(
+    measured: MeasuredSignals, evaluation: StoredEvaluation, progress: Progress
+) -> TrackingError | None:
+    """Log measured signals, after the result was printed; the error of a store that cannot be used."""
+    from pipelines.tracking.signals import log_signals
+
+    try:
+        with progress.stage("track"):
+            log_signals(measured, evaluation)
+    except TrackingError as error:
+        return error
+    return None
 
 
 @contextmanager

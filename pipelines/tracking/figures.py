@@ -14,7 +14,7 @@ from typing import Any, Final
 import polars as pl
 
 from backtest.accounts.performance import sharpe
-from pipelines.columns import BOOK_FIGURES, of_book
+from pipelines.columns import BOOK_FIGURES, COLUMNS, of_book
 from pipelines.run.evaluations import StoredEvaluation, tradable_delay
 
 HEADLINE: Final = (  # of the model that leads on validation, on the parent run
@@ -51,6 +51,21 @@ def test_metrics(evaluation: StoredEvaluation, model: str) -> dict[str, float]:
         for row in tests.filter(own).iter_rows(named=True):
             found |= {f"test.{name}": row[name] for name in _TESTED if row[name] is not None}
     return found
+
+
+def describe_result(evaluation: StoredEvaluation, numbers: Mapping[str, float]) -> str:
+    """Say in one sentence what the test of a model or signal gave; ``numbers`` are its metrics."""
+    record = evaluation.record
+
+    def said(name: str) -> str:
+        return COLUMNS[name].kind.text(numbers.get(f"test.{name}"), "unknown")
+
+    return (
+        f"From {record.first} to {record.last}, its book {next(iter(record.backtest.books))} at delay "
+        f"{tradable_delay(record.delays)} had a net Sharpe ratio of {said('sharpe_net')} (95% interval "
+        f"{said('sharpe_lower')} to {said('sharpe_upper')}; deflated {said('deflated_sharpe')} after "
+        f"{record.trials} trials), and its IC was {said('ic')} (t {said('ic_t')})."
+    )
 
 
 def epoch_metrics(curves: pl.DataFrame, model: str) -> dict[int, dict[str, float]]:

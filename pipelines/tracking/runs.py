@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property, partial
 from itertools import pairwise
@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from mlflow.entities import Run as MlflowRun
 
 _PARENT = "-"  # the model tag of the parent
-_TABLES_TAG = "mlflow.loggedArtifacts"  # JSON files that MLflow shows as tables
 _FILES = ("config.yaml", "report.html", "explorer.html", "audit.json", provenance.FILE)
 _FOLDERS = ("tables", "evaluations")
 _SCORES = ("valid_rank_ic", "valid_ic", "pretrain_loss", "calibration_slope")
@@ -169,7 +168,7 @@ class _Logged:
     @property
     def parameters(self) -> dict[str, object]:
         """Parameters of the parent."""
-        return run_parameters(self._run) | {"models": ", ".join(self._run.config.models)}
+        return run_parameters(self._run.config) | {"models": ", ".join(self._run.config.models)}
 
     @property
     def tags(self) -> dict[str, str]:
@@ -192,7 +191,7 @@ class _Logged:
             metrics = {name: own[name] for name in figures.HEADLINE if name in own}
         metrics |= durations(self.events)
         tables = self._tables()
-        tags[_TABLES_TAG] = json.dumps([{"path": place, "type": "table"} for place in tables])
+        tags[store.TABLES_TAG] = json.dumps([{"path": place, "type": "table"} for place in tables])
         store.log(self._client, self.get(), parameters=self.parameters, tags=tags, metrics={0: metrics})
         self.log_audit()
         self.log_datasets()
@@ -219,20 +218,11 @@ class _Logged:
 
     def log_datasets(self, model: str = _PARENT) -> None:
         """Log the tables that the run reads as datasets of the parent or of a model, the prices first."""
-        from mlflow.entities import DatasetInput, InputTag
-
-        mlflow_run = self.get(model)
-        logged = [] if mlflow_run.inputs is None else mlflow_run.inputs.dataset_inputs
-        known = {(one.dataset.name, one.dataset.digest) for one in logged}
-        tables = sorted(self._run.tables.items(), key=lambda one: (one[0] != "prices", one[0]))
-        tag = InputTag("mlflow.data.context", "walk-forward")
-        new = [
-            DatasetInput(self._dataset(table), [tag])
-            for table, at in tables
-            if (table, _digest(at)) not in known
-        ]
-        if new:
-            self._client.log_inputs(mlflow_run.info.run_id, datasets=new)
+        tables = sorted(self._run.tables, key=lambda table: (table != "prices", table))
+        made = {
+            (table, digest_of(self._run.tables[table])): partial(self._dataset, table) for table in tables
+        }
+        log_inputs(self._client, self.get(model), made)
 
     def log_audit(self) -> None:
         """Log the audit's worst verdict, which checks warned or failed, and how many there are of each."""
@@ -339,7 +329,7 @@ class _Logged:
         cells = [f"| {model} | {' | '.join(self._cells(model))} |" for model in self._run.config.models]
         rows = [f"| model | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|", *cells]
         return [
-            f"`{best}` leads on validation. {self._sentence(best)}",
+            f"`{best}` leads on validation. {figures.describe_result(evaluation, self.figures(best))}",
             "\n".join(rows),
             f"Evaluation `{record.evaluation}`: {record.assumptions}.",
         ]
@@ -352,31 +342,18 @@ class _Logged:
             for name in _SHOWN
         ]
 
-    def _sentence(self, model: str) -> str:
-        """One sentence on a model's test in the newest evaluation, in words."""
-        assert self._newest is not None, "only an evaluation has figures"
-        record, own = self._newest.record, self.figures(model)
-
-        def said(name: str) -> str:
-            return COLUMNS[name].kind.text(own.get(f"test.{name}"), "unknown")
-
-        return (
-            f"From {record.first} to {record.last}, its book {next(iter(record.backtest.books))} at delay "
-            f"{tradable_delay(record.delays)} had a net Sharpe ratio of {said('sharpe_net')} (95% interval "
-            f"{said('sharpe_lower')} to {said('sharpe_upper')}; deflated {said('deflated_sharpe')} after "
-            f"{record.trials} trials), and its IC was {said('ic')} (t {said('ic_t')})."
-        )
-
     def describe_model(self, model: str) -> str:
         """Describe one model of the run: its results in the newest evaluation if there is one."""
-        result = self._tested() if self._newest is None else self._sentence(model)
+        result = self._tested()
+        if self._newest is not None:
+            result = figures.describe_result(self._newest, self.figures(model))
         return f"Model `{model}` of the run `{self._run.run_id}`. {result}".rstrip()
 
 
-def run_parameters(run: RecordedRun) -> dict[str, object]:
-    """Settings of a run that identify it or differ from the defaults, without those of single models."""
-    written = store.flatten(run.config.as_written())
-    changed = run.config.model_dump(mode="json", include=set(_SECTIONS), exclude_defaults=True)
+def run_parameters(config: Config) -> dict[str, object]:
+    """Settings of a config that identify it or differ from the defaults, without those of single models."""
+    written = store.flatten(config.as_written())
+    changed = config.model_dump(mode="json", include=set(_SECTIONS), exclude_defaults=True)
     names = dict.fromkeys((*_ALWAYS, *store.flatten(changed)))
     names.pop("label.extra_delays", None)  # an evaluation's
     return {name: written[name] for name in names if name in written and not _maps_columns(name, written)}
@@ -394,7 +371,7 @@ def model_parameters(run: RecordedRun, model: str) -> dict[str, object]:
     read = {f"fit.{name}" for name in run.identity.settings["models"][model]["fit"]}
     common = {
         name: value
-        for name, value in run_parameters(run).items()
+        for name, value in run_parameters(run.config).items()
         if not name.startswith("fit.") or ".".join(name.split(".")[:2]) in read
     }
     own = store.flatten(run.config.as_written()["models"][model])
@@ -449,19 +426,37 @@ _TYPES: Final = {"Date": "date", "String": "string", "Int64": "long", "Boolean":
 
 
 def _dataset(run: RecordedRun, table: str) -> Dataset:
-    """A table that a run reads: Delta id and version as its digest, columns, rows, and sessions."""
+    return table_dataset(run.config, table, run.tables[table])
+
+
+def table_dataset(config: Config, table: str, at: TableVersion) -> Dataset:
+    """A table of a config's lake as a dataset: Delta id and version, columns, rows, and sessions."""
     from mlflow.entities import Dataset
 
-    at, root = run.tables[table], canonical_location(run.config.lake)
+    root = canonical_location(config.lake)
     source = {"path": f"{root}/{table}", "delta_table_version": at.version, "delta_table_id": at.id}
     columns = json.dumps({"mlflow_colspec": _columns(table)})
-    return Dataset(
-        table, _digest(at), _SOURCE_TYPE, json.dumps(source), columns, json.dumps(_profile(run, table))
-    )
+    profile = json.dumps(_profile(config, table, at.version))
+    return Dataset(table, digest_of(at), _SOURCE_TYPE, json.dumps(source), columns, profile)
 
 
-def _digest(at: TableVersion) -> str:
+def digest_of(at: TableVersion) -> str:
+    """Digest of a table as a dataset: the beginning of its Delta id, and its version."""
     return f"{at.id[:8]}-v{at.version}"[:_MAX_DIGEST]
+
+
+def log_inputs(
+    client: MlflowClient, mlflow_run: MlflowRun, made: Mapping[tuple[str, str], Callable[[], Dataset]]
+) -> None:
+    """Log the datasets that a run, as it was read, lacks: (name, digest) -> what makes the dataset."""
+    from mlflow.entities import DatasetInput, InputTag
+
+    logged = [] if mlflow_run.inputs is None else mlflow_run.inputs.dataset_inputs
+    known = {(one.dataset.name, one.dataset.digest) for one in logged}
+    tag = InputTag("mlflow.data.context", "walk-forward")
+    new = [DatasetInput(make(), [tag]) for key, make in made.items() if key not in known]
+    if new:
+        client.log_inputs(mlflow_run.info.run_id, datasets=new)
 
 
 def _columns(table: str) -> list[dict[str, str]]:
@@ -470,9 +465,9 @@ def _columns(table: str) -> list[dict[str, str]]:
     return [{"name": name, "type": _TYPES.get(str(dtype), "double")} for name, dtype in types.items()]
 
 
-def _profile(run: RecordedRun, table: str) -> dict[str, int | str]:
+def _profile(config: Config, table: str, version: int) -> dict[str, int | str]:
     """Rows of a table and, of prices, the sessions; nothing if a vacuum has removed the version."""
-    lake, version = open_lake(run.config), run.versions[table]
+    lake = open_lake(config)
     try:
         profile: dict[str, int | str] = {"num_rows": lake.count(table, version)}
         if table == "prices":

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 RUN_TAG, MODEL_TAG = "peerglass.run_id", "peerglass.model"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 NOTE_TAG: Final = "mlflow.note.content"  # the description on MLflow's page
+TABLES_TAG: Final = "mlflow.loggedArtifacts"  # JSON files that MLflow shows as tables
 COMMIT_TAG: Final = "mlflow.source.git.commit"
 MODEL: Final = "model"  # folder of a model's files among the artifacts of its run
 _MANIFEST, _FILE = "manifest.json", "sqlite:///"
