@@ -52,7 +52,8 @@ const open = () => {
   const fold = section && section.querySelector(":scope > .fold");
   if (fold && !fold.open) {
     fold.open = true;
-    section.scrollIntoView();
+    // at once: what unfolds above the reader's place would stop a smooth scroll
+    window.requestAnimationFrame(() => section.scrollIntoView({ behavior: "instant" }));
   }
 };
 window.addEventListener("hashchange", open);

@@ -104,6 +104,19 @@ def test_a_link_opens_its_section(page: Page) -> None:
     )  # it scrolls there
 
 
+def test_a_link_upwards_ends_at_its_section(page: Page) -> None:
+    page.goto(f"{page.url}#holdings")
+    page.reload()
+    page.wait_for_function(
+        "() => Math.abs(document.querySelector('#holdings').getBoundingClientRect().top) < 100"
+    )
+    page.click("nav a[href='#books']")
+    page.wait_for_function(
+        "() => document.querySelector('#books details').open"
+        " && Math.abs(document.querySelector('#books').getBoundingClientRect().top) < 100"
+    )
+
+
 def test_paper_has_the_result_and_what_the_reader_has_opened(page: Page) -> None:
     page.click("#folds summary")
     folds = page.locator("section > details")
