@@ -120,6 +120,22 @@ def verify(config: Path, overrides: list[str] | None = None, as_json: bool = Fal
         raise typer.Exit(4)
 
 
+@record.command()
+def show(config: Path, overrides: list[str] | None = None, as_json: bool = False) -> None:
+    """Show what the nights that were sealed in time have earned, with intervals that hold on every night.
+
+    An ordinary interval excludes zero sooner or later for someone who looks every night. These are confidence
+    sequences: at 95%, none of them misses the truth on any night.
+
+    Example: `peerglass record show configs/nightly_demo.yaml`
+    """
+    from pipelines.nightly.record import describe_evidence, evidence
+
+    settings = load(config, overrides, models=False)
+    with lake_of(settings, wait=False, lock=False) as (lake, _):
+        answer(evidence(settings, lake), describe_evidence, as_json=as_json)
+
+
 def signals(
     target: str,
     *,

@@ -14,15 +14,18 @@ import json
 import shutil
 import subprocess
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import polars as pl
 
+from backtest.inference.anytime import BURN_IN, confidence_sequence
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.files import write_text
+from pipelines.format import PERCENT, Kind
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import NightFinding, NightResult, NightSource, nights_folder
 from pipelines.nightly.verify_record import FIRST, RECORD, SEAL, entry_hash, problems, read_record
@@ -135,19 +138,13 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
         If no night was sealed, or the record cannot be read.
     """
     folder = nights_folder(config)
-    entries = _entries(folder)
-    if not entries:
-        raise DataError(
-            f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
-        )
+    entries = _sealed(folder)
     found = list(problems(folder))
     newest = {entry["session"]: entry for entry in entries}
-    sessions = [str(day) for day in lake.rows("prices", ["date"])["date"].unique().sort()]
     stored = {
         table: {str(day): part for (day,), part in rows.partition_by("session", as_dict=True).items()}
         for table, rows in _sealed_rows(lake, config.name).items()
     }
-    delay, in_time = max(1, config.label.delay), 0
     for session, entry in newest.items():
         sealed_at = dt.datetime.fromisoformat(entry["sealed_at"])
         for table, digest in entry["tables"].items():
@@ -159,8 +156,6 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
                 found.append(
                     f"The table {table} in the lake differs from what was sealed for the night of {session}."
                 )
-        traded = bisect_right(sessions, session) + delay - 1
-        in_time += traded >= len(sessions) or entry["sealed_at"][:10] <= sessions[traded]
     return {
         "config": config.name,
         "folder": str(folder),
@@ -168,9 +163,71 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
         "first": entries[0]["session"],
         "last": entries[-1]["session"],
         "head": entries[-1]["hash"],
-        "in_time": in_time,
+        "in_time": len(_in_time(config, lake, entries)),
         "problems": found,
     }
+
+
+def evidence(config: Config, lake: Lake) -> dict[str, Any]:
+    """Say what the nights that were sealed in time have earned, with intervals that hold on every night.
+
+    Returns
+    -------
+    dict
+        config, nights (sealed in time) and figures: for ``rank_ic`` (of the champion's signals) and
+        ``return`` (of the account, a session, after costs) the number of sessions, the mean, the bounds of
+        its confidence sequence (null before it has any), and the first session at which these exclude
+        zero, or null.
+
+    Raises
+    ------
+    DataError
+        If no night was sealed, or the record cannot be read.
+    """
+    folder = nights_folder(config)
+    entries = _sealed(folder)
+    in_time = _in_time(config, lake, entries)
+    watched = folder / entries[-1]["session"] / "monitor" / "realised_ic.parquet"
+    figures = {}
+    if watched.is_file():
+        realised = pl.read_parquet(watched).filter(pl.col("role") == "champion").sort("session")
+        figures["rank_ic"] = _figure(realised, "rank_ic", in_time, config.label.horizon)
+    booked = lake.rows("profits", ["session", "nav", "pnl"], pl.col("config") == config.name).sort("session")
+    earned = booked.with_columns(pl.col("pnl") / (pl.col("nav") - pl.col("pnl"))).slice(1)
+    figures["return"] = _figure(earned, "pnl", in_time, 1)
+    return {"config": config.name, "nights": len(in_time), "figures": figures}
+
+
+def _figure(rows: pl.DataFrame, name: str, in_time: Collection[str], overlap: int) -> dict[str, Any]:
+    """Mean of a daily series on sealed sessions, and its confidence sequence."""
+    known = rows.filter(pl.col("session").dt.to_string("iso").is_in([*in_time])).drop_nulls(name)
+    lower_T, upper_T = confidence_sequence(known[name].to_numpy(), overlap=overlap)
+    apart = np.flatnonzero((lower_T > 0.0) | (upper_T < 0.0))
+    bounds = [None if not len(x_T) or np.isnan(x_T[-1]) else float(x_T[-1]) for x_T in (lower_T, upper_T)]
+    return {
+        "sessions": known.height,
+        "mean": known[name].mean(),
+        "lower": bounds[0],
+        "upper": bounds[1],
+        "excludes_zero_since": str(known["session"][int(apart[0])]) if len(apart) else None,
+    }
+
+
+def describe_evidence(found: Mapping[str, Any]) -> str:
+    """Format the answer of :func:`evidence` for a terminal."""
+    lines = [f"record of {found['config']}: {found['nights']} nights sealed in time"]
+    for name, unit in (("rank_ic", Kind(4)), ("return", PERCENT.at(3))):
+        if (one := found["figures"].get(name)) is None:
+            continue
+        end = "%" if name == "return" else ""
+        mean, lower, upper = (unit.with_sign.text(one[key]) for key in ("mean", "lower", "upper"))
+        since = one["excludes_zero_since"]
+        said = f"it excludes zero since {since}" if since else "zero is not excluded yet"
+        if one["lower"] is None:
+            said = f"an interval needs {BURN_IN} independent sessions"
+        label = {"rank_ic": "rank IC", "return": "return of a session, net"}[name]
+        lines.append(f"  {label:24}  {mean}{end} [{lower}, {upper}] over {one['sessions']} sessions; {said}")
+    return "\n".join([*lines, "The intervals hold at 95% on all nights together, however often one looks."])
 
 
 def describe(found: Mapping[str, Any]) -> str:
@@ -186,6 +243,27 @@ def describe(found: Mapping[str, Any]) -> str:
             f"  without Peerglass: python {Path(__file__).with_name('verify_record.py')} {found['folder']}",
         ]
     )
+
+
+def _in_time(config: Config, lake: Lake, entries: Sequence[Mapping[str, Any]]) -> set[str]:
+    """Sessions whose newest entry was sealed at the latest on the session at which its orders are traded."""
+    sessions = [str(day) for day in lake.rows("prices", ["date"])["date"].unique().sort()]
+    delay, found = max(1, config.label.delay), set()
+    for session, entry in {one["session"]: one for one in entries}.items():
+        traded = bisect_right(sessions, session) + delay - 1
+        if traded >= len(sessions) or entry["sealed_at"][:10] <= sessions[traded]:
+            found.add(session)
+    return found
+
+
+def _sealed(folder: Path) -> list[dict[str, Any]]:
+    """The entries of a record that has some."""
+    entries = _entries(folder)
+    if not entries:
+        raise DataError(
+            f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
+        )
+    return entries
 
 
 def _entries(folder: Path) -> list[dict[str, Any]]:

@@ -11,14 +11,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
+from backtest.inference.anytime import confidence_sequence
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.lake.lake import Lake
 from pipelines.nightly import verify_record
-from pipelines.nightly.record import publish, seal, verify
+from pipelines.nightly.record import describe_evidence, evidence, publish, seal, verify
 from pipelines.nightly.result import ModelVersion, NightResult, NightSource, night_folder, nights_folder
 
 NIGHTS = 60
@@ -239,6 +241,32 @@ def test_a_later_revision_of_a_signal_is_no_tampering(season: Record, tmp_path: 
         "signals", rows.with_columns(revision=pl.lit(2, pl.Int64), created_at=later, signal=pl.lit(0.5))
     )
     assert verify(config, corrected)["problems"] == []
+
+
+def test_evidence_is_of_the_nights_that_were_sealed_in_time(season: Record, tmp_path: Path) -> None:
+    config, lake, days = season
+    copied = config.model_copy(update={"output": str(tmp_path)})
+    shutil.copytree(nights_folder(config), nights_folder(copied))
+    rank_ic_T = np.random.default_rng(6).normal(0.2, 0.1, NIGHTS)
+    sessions = [dt.date.fromisoformat(day) for day in days]
+    realised = pl.DataFrame({"session": sessions, "rank_ic": rank_ic_T, "role": "champion"})
+    path = nights_folder(copied) / days[-1] / "monitor" / "realised_ic.parquet"
+    path.parent.mkdir()
+    pl.concat([realised, realised.with_columns(role=pl.lit("challenger"))]).write_parquet(path)
+    found = evidence(copied, lake)
+    assert found["nights"] == NIGHTS - 3
+    lower_T, upper_T = confidence_sequence(rank_ic_T[:-3], overlap=config.label.horizon)
+    assert found["figures"]["rank_ic"] == {
+        "sessions": NIGHTS - 3,
+        "mean": pytest.approx(rank_ic_T[:-3].mean()),
+        "lower": pytest.approx(lower_T[-1]),
+        "upper": pytest.approx(upper_T[-1]),
+        "excludes_zero_since": days[39],
+    }
+    assert found["figures"]["return"]["sessions"] == 0
+    said = describe_evidence(found)
+    assert f"it excludes zero since {days[39]}" in said
+    assert "an interval needs 40 independent sessions" in said
 
 
 def git(folder: Path, *arguments: str) -> str:
