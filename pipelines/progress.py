@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from pipelines.secrets import redact
+from pipelines.terminal import say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
@@ -114,8 +115,9 @@ class Progress:
         log = _log()
         if log == "json":
             text = json.dumps({"event": event, "stage": self._stage, **fields})
-        if text and log != "none":
             print(text, file=sys.stderr, flush=True)
+        elif text and log == "text":
+            say(text, sys.stderr)
 
 
 def _log() -> Literal["text", "json", "none"]:

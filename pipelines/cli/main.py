@@ -6,7 +6,7 @@ import gc
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -32,6 +32,12 @@ class _Commands(TyperGroup):
             if word == "--log":
                 common += [value for value in (next(words, None),) if value is not None]
         return super().parse_args(ctx, [*common, *others, *args[end:]])
+
+    def invoke(self, ctx: Any) -> Any:  # noqa: ANN401 (the same)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:  # typer would end without a word
+            _interrupted()
 
 
 app = typer.Typer(
@@ -114,8 +120,7 @@ def main() -> None:
         _complain(str(shown))
         sys.exit(shown.exit_code)
     except KeyboardInterrupt:
-        _complain("interrupted; run the same command again to continue.")
-        sys.exit(130)
+        _interrupted()
     except Exception as error:
         _print_traceback()
         if (full := full_disk(error)) is not None:
@@ -128,8 +133,15 @@ def main() -> None:
         sys.exit(1)
 
 
+def _interrupted() -> NoReturn:
+    _complain("interrupted; run the same command again to continue.")
+    sys.exit(130)
+
+
 def _complain(sentence: str) -> None:
-    say(f"peerglass: {sentence}", sys.stderr)
+    """Print an error, in which the names of a user's file may have codes that a terminal would obey."""
+    shown = "".join(sign if sign.isprintable() or sign == "\n" else "?" for sign in sentence)
+    say(f"peerglass: {shown}", sys.stderr)
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Verbs to get started: ``doctor``, ``demo``, ``init``, ``notebook`` and ``validate``."""
 
+import ctypes
 import datetime as dt
 import os
 import platform
@@ -7,6 +8,7 @@ import re
 import shutil
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -99,11 +101,13 @@ def _libraries() -> list[Examined]:
 
 
 def _accelerator() -> Examined:
-    import torch
+    with suppress(OSError):
+        ctypes.CDLL("libcuda.so.1")  # the driver; without it there is nothing to import torch for
+        import torch
 
-    if torch.cuda.is_available():
-        gib = torch.cuda.get_device_properties(0).total_memory / 2**30
-        return Examined("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
+        if torch.cuda.is_available():
+            gib = torch.cuda.get_device_properties(0).total_memory / 2**30
+            return Examined("accelerator", "ok", f"{torch.cuda.get_device_name(0)}, {gib:.0f} GiB")
     return Examined("accelerator", "note", "no CUDA device; training runs on the CPU, one process per core")
 
 

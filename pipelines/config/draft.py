@@ -60,7 +60,7 @@ def draft_config(path: Path, folder: Path, date_format: str | None = None) -> Dr
         **_fitting(path, seen),
     }
     text = Template(_TEMPLATE.read_text("utf-8")).substitute(values)
-    check_config(yaml.safe_load(text), origin=f"draft for {path.name}")
+    check_config(yaml.safe_load(text), origin=f"draft for {path.name}", models=False)  # of our template
     return replace(seen, text=text)
 
 

@@ -159,14 +159,21 @@ def read_mapping(path: Path) -> dict[str, Any]:
             f"There is no config file at {path}; check the path, or write one "
             "with 'peerglass init prices.csv'."
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read as a text file: {error}.") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder; name a config file.") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} cannot be read as a text file; name a config file.") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from None
     try:
         raw = _load(text)
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
     if not isinstance(raw, dict):
-        raise ConfigError(f"{path} must hold a mapping of settings, but it holds {type(raw).__name__}.")
+        cure = f"; 'peerglass init {path}' writes one for a file of prices"
+        cure = "" if path.suffix in (".yaml", ".yml") else cure
+        holds = "is empty" if raw is None else f"holds {type(raw).__name__}"
+        raise ConfigError(f"A config must hold a mapping of settings, but {path} {holds}{cure}.")
     return raw
 
 

@@ -12,7 +12,6 @@ from typing import Any, Self
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from safetensors.torch import load, save
 
 from features.library.scaling import ChannelScaler
 from models.fitting.fit import Fitted, FittedState, restore
@@ -126,6 +125,8 @@ class FileSnapshotStore:
 
     def load(self) -> Snapshot | None:
         """Read the snapshot; None if there is none, DataError if the content is corrupted."""
+        from safetensors.torch import load  # imports torch, which readers of other checkpoints do not need
+
         try:
             content = self.read()
             return None if content is None else Snapshot(load(content), _metadata(content)[_NUMBERS])
@@ -134,6 +135,8 @@ class FileSnapshotStore:
 
     def save(self, snapshot: Snapshot) -> None:
         """Replace the stored snapshot."""
+        from safetensors.torch import save
+
         self.write(save(dict(snapshot.tensors), metadata={_NUMBERS: snapshot.numbers}))
 
     def sibling(self, name: str) -> Self:

@@ -61,7 +61,13 @@ def is_text(file: Path) -> bool:
 
 def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
     """Open a text file lazily; every column is text, and numbers have a decimal point."""
-    head = io.StringIO(_decoded(file, given.encoding, _BEGINNING).removeprefix("\ufeff"), newline="")
+    beginning = _decoded(file, given.encoding, _BEGINNING).removeprefix("\ufeff")
+    if "\0" in beginning:
+        raise DataError(
+            f"{file} is no text in {given.encoding}, because it has zero bytes: give a CSV, Excel or Parquet "
+            "file whose name ends as that of its kind, or set source.encoding"
+        )
+    head = io.StringIO(beginning, newline="")
     header = header_of(list(itertools.islice(csv.reader(head, delimiter=given.separator), HEADER_LINES)))
     form: dict[str, Any] = {"infer_schema": False, "separator": given.separator}
     if "\n" not in head.getvalue() and "\r" in head.getvalue():

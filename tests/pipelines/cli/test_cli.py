@@ -151,6 +151,33 @@ def test_files_that_are_missing_are_named(
     assert listing(here / "lake") == lake
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet", "xlsx", "zip"])
+@pytest.mark.parametrize("content", ["folder", "binary", "empty", "words"])
+def test_a_wrong_kind_of_file_is_one_sentence(
+    here: Path, tiny: dict[str, Any], peerglass: Call, content: str, ending: str
+) -> None:
+    files_config(here, tiny, GOOD_ROWS)
+    wrong = here / f"wrong.{ending}"
+    if content == "folder":
+        wrong.mkdir()
+    else:
+        wrong.write_bytes({"binary": bytes(range(256)) * 20, "empty": b"", "words": b"hello world"}[content])
+    before = listing(here)
+    refused(peerglass("init", str(wrong)), 3, f"wrong.{ending}")
+    refused(peerglass("ingest", "mine.yaml", "--set", f"source.prices={wrong}"), 3, f"wrong.{ending}")
+    refused(peerglass("backtest", str(wrong), "--config", "mine.yaml"), 3, f"wrong.{ending}")
+    refused(peerglass("ingest", str(wrong)), 2, f"wrong.{ending}")
+    left = {name: facts for name, facts in listing(here).items() if not name.endswith(".lock")}
+    assert left == before, "a lock is all that an ingest leaves"
+
+
+def test_an_error_has_no_codes_that_a_terminal_would_obey(peerglass: Call, here: Path) -> None:
+    (here / "odd.csv").write_text("\x1b[31mday\x07,b\n1,2\n3,4\n")
+    answer = peerglass("init", "odd.csv")
+    refused(answer, 3, "?[31mday?")
+    assert "\x1b" not in answer.err
+
+
 @pytest.mark.parametrize("column", ["date", "ticker", "close"])
 def test_a_csv_without_a_column_that_is_needed(
     here: Path, tiny: dict[str, Any], peerglass: Call, lake: dict[str, tuple[int, int]], column: str
@@ -459,6 +486,29 @@ def test_a_bug_exits_1_without_a_traceback_unless_asked(
     assert with_traceback.code == 1
     assert "Traceback (most recent call last)" in with_traceback.err
     assert 'raise RuntimeError("boom")' in with_traceback.err
+
+
+def test_an_interrupted_command_says_how_to_continue(
+    peerglass: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pipelines.config import load as config_load
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(config_load, "load_config", interrupted)
+    refused(peerglass("validate", "a.yaml"), 130, "interrupted; run the same command again to continue.")
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_options_of_all_commands_may_stand_anywhere(peerglass: Call, here: Path, *, before: bool) -> None:
+    common = ("--log", "text", "--debug")
+    words = ("validate", "absent.yaml")
+    answer = peerglass(*common, *words) if before else peerglass(*words, *common)
+    assert answer.code == 2
+    assert "Traceback" in answer.err
+    assert peerglass("validate", "absent.yaml", "--log", "loud").code == 2
+    assert peerglass("validate", "absent.yaml", "--log").code == 2
 
 
 @pytest.mark.slow(3)
