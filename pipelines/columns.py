@@ -231,9 +231,14 @@ _DEFINED: Final = (
     _text("frequency", "frequency", "of the factors: daily, weekly or monthly"),
     Column("error", "standard error", "Newey-West, in the unit of the coefficient", _EXPOSURE),
     _count("periods", "periods", "used in the regression"),
-    _text("by", "by", "side, factor, name, or sector: the group that features.group_by names"),
+    _text("by", "by", "side, factor, risk, name, or sector: the group that features.group_by names"),
     _text("key", "key", "sector, style, side, factor or name"),
     _text("kind", "kind", "style, or sector: the group that features.group_by names"),
+    _share("volatility", "predicted volatility", "of the book in the next session, by the risk model", _YEAR),
+    _share("factor_volatility", "of factors", "the part that comes from the factors", _YEAR),
+    _share("specific_volatility", "specific", "the part that is specific to the firms", _YEAR),
+    Column("surprise", "surprise", "return until the next row over its predicted volatility"),
+    Column("exposure", "exposure", "weights times exposures, added up", _EXPOSURE),
     _share("gross", "before costs", "of starting capital", "%", _DIGITS_2),
     _share("cost", "costs", "of starting capital", "%", _DIGITS_2),
     _share("net", "net", "of starting capital", "%", _DIGITS_2),
@@ -431,6 +436,10 @@ contributions = model book delay by key gross cost net
     -- Profit by side, sector, factor and name; each breakdown adds up to the same total.
 exposures = model book delay kind key mean low high
     -- Exposures of the book over sessions.
+risk = model book delay date volatility factor_volatility specific_volatility surprise
+    -- Predicted volatility of the book by the risk model, at the last close of every week.
+risk_exposures = model book delay date key exposure variance_share
+    -- Exposures to the factors of the risk model on these dates, and shares of the predicted variance.
 drawdowns = model book delay rank peak trough recovered depth sessions names
     -- The five deepest drawdowns, and who caused them.
 worst_days = model book delay rank date return_net names

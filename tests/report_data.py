@@ -621,10 +621,32 @@ def make_books(firms: int = 60) -> dict[str, pl.DataFrame]:
         "factor_alpha": pl.DataFrame(alpha),
         "contributions": pl.DataFrame(contributions),
         "exposures": pl.DataFrame(exposures),
+        **make_risk(),
         "drawdowns": pl.DataFrame(falls),
         "worst_days": pl.DataFrame(days),
         "positions": make_positions(firms),
     }
+
+
+def make_risk(weeks: int = 60) -> dict[str, pl.DataFrame]:
+    """Make the predicted risk of the main book of one model, with a factor that holds markup."""
+    rng = np.random.default_rng(4)
+    dates = pl.date_range(dt.date(2021, 1, 8), dt.date(2030, 1, 1), "1w", eager=True).head(weeks)
+    keys = {"model": "temporal_peer", "book": BOOKS[0], "delay": 1}
+    named = [pl.lit(value).alias(name) for name, value in keys.items()]
+    series = pl.DataFrame({"date": dates, "volatility": 0.1, "factor_volatility": 0.08})
+    series = series.with_columns(
+        *named, specific_volatility=0.06, surprise=pl.Series(rng.normal(size=weeks)).round(3)
+    )
+    factors = pl.DataFrame(
+        {
+            "key": ["market", "<b>beta</b>", "specific"],
+            "exposure": [0.2, -0.1, None],
+            "variance_share": [0.5, 0.14, 0.36],
+        }
+    )
+    exposures = pl.DataFrame({"date": dates}).join(factors, how="cross").with_columns(named)
+    return {"risk": series, "risk_exposures": exposures}
 
 
 def make_positions(firms: int = 60, sessions: int = 756) -> pl.DataFrame:

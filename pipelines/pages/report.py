@@ -39,7 +39,7 @@ MAX_MODELS = 8  # columns of the key figures
 _FEWEST_SESSIONS = 20  # of a distribution of returns
 _SHOWN_TRIPS = 10  # the best, and as many of the worst
 _RATIO = pl.col("net").clip(lower_bound=0).sum() / -pl.col("net").clip(upper_bound=0).sum()
-_BREAKDOWNS = ("side", "sector", "factor", "name")
+_BREAKDOWNS = ("side", "sector", "factor", "risk", "name")
 _DRAW = SimpleNamespace(
     **{name: value for room in (books, models, explained) for name, value in vars(room).items()}
 )
@@ -313,6 +313,7 @@ def _trips(positions: pl.DataFrame) -> dict[str, Any]:
 def _contributed(report: RunReport, chosen: str) -> list[tuple[str, str, pl.DataFrame, pl.DataFrame]]:
     """Per breakdown of the profit: its name and title, the rows to draw, and the same with their total."""
     frame, found = report.table("contributions", chosen), []
+    titles = {"sector": report.header.group, "risk": "factor of the risk model"}
     for by in _BREAKDOWNS:
         rows = frame.filter(pl.col("by") == by) if frame.height else frame
         if rows.height:
@@ -322,8 +323,7 @@ def _contributed(report: RunReport, chosen: str) -> list[tuple[str, str, pl.Data
             elif by == "name":
                 kept = books.largest_names(kept)
             total = rows.select(pl.lit(TOTAL).alias("key"), pl.col("gross", "cost", "net").sum())
-            title = f"By {report.header.group if by == 'sector' else by}"
-            found.append((by, title, kept, pl.concat([kept, total])))
+            found.append((by, f"By {titles.get(by, by)}", kept, pl.concat([kept, total])))
     return found
 
 

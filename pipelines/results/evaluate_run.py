@@ -5,6 +5,7 @@ suffixes there: T sessions of the book, N firms, S sectors, K styles.
 """
 
 import datetime as dt
+import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -20,9 +21,11 @@ from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics, counted_sessions, exposure_before
 from backtest.accounts.variants import SparseTargets, Variant
 from backtest.analysis import ledger
+from backtest.analysis.book_risk import BookRisk, book_risk, by_risk
 from backtest.analysis.capacity import capacity
 from backtest.analysis.regression import describe_regression, factor_regression, period_returns
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
+from backtest.risk import CharacteristicRisk, characteristic_risk
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
@@ -376,6 +379,7 @@ class _AnalysedBook:
         """What each sector, side, factor and name earned; without sectors, that partition is left out."""
         panel, rows = self.panel, self.rows
         parts = [*ledger.by_side(rows), *ledger.by_factor(rows, self.scores, self.factors)]
+        parts += by_risk(rows, self.risk, len(self.nav_T))
         if panel.groups_S:
             parts += ledger.by_sector(rows, panel.group_TN[self.held], panel.groups_S)
         for part in (*parts, *ledger.by_name(rows, panel.tickers_N)):
@@ -393,6 +397,46 @@ class _AnalysedBook:
                 if kind == "style" or exposure_T.any():
                     mean, low, high = (float(of(exposure_T)) for of in (np.mean, np.min, np.max))
                     yield {"kind": kind, "key": key, "mean": mean, "low": low, "high": high}
+
+    @property
+    def risk(self) -> CharacteristicRisk:
+        """The risk model of the panel, from the book's first session on."""
+        return characteristic_risk(self.panel).since(self.held.start)
+
+    @cached_property
+    def book_risk(self) -> BookRisk:
+        """The book's risk at the last close of every week."""
+        day_T = self.panel.dates_T[self.held][self.counted].astype("datetime64[D]").astype(np.int64)
+        week_T = (day_T + 3) // 7  # day 0 is a Thursday, and weeks begin on Monday
+        last = np.flatnonzero(np.append(np.diff(week_T) != 0, True)) + self.counted.start
+        return book_risk(self.rows, self.risk, self.nav_T, last)
+
+    def risk_series(self) -> Iterator[Row]:
+        """Predicted volatility week by week, and the return of the week after it in units of that."""
+        found, year = self.book_risk, self.book.result.periods_per_year
+        ends = [*found.session_P[1:], self.counted.stop - 1]
+        for p, first in enumerate(found.session_P):
+            total, specific = float(found.variance_P[p]), float(found.specific_P[p])
+            later = self.book.result.return_gross_T[first + 1 : ends[p] + 1]
+            expected = math.sqrt(total * len(later))
+            yield {
+                "date": self._date(int(first) - self.counted.start),
+                "volatility": math.sqrt(year * total),
+                "factor_volatility": math.sqrt(year * max(total - specific, 0.0)),
+                "specific_volatility": math.sqrt(year * specific),
+                "surprise": float(later.sum()) / expected if expected > 0 else None,
+            }
+
+    def risk_exposures(self) -> Iterator[Row]:
+        """Exposures and parts of the predicted variance; what is specific has no exposure."""
+        found = self.book_risk
+        total_P = np.where(found.variance_P > 0, found.variance_P, np.nan)
+        share_PQ = np.column_stack([found.part_PQ, found.specific_P]) / total_P[:, None]
+        for p, session in enumerate(found.session_P.tolist()):
+            day = self._date(session - self.counted.start)
+            for q, key in enumerate((*found.names, ledger.SPECIFIC)):
+                exposure = float(found.exposure_PQ[p, q]) if q < len(found.names) else None
+                yield {"date": day, "key": key, "exposure": exposure, "variance_share": float(share_PQ[p, q])}
 
     def drawdowns(self) -> Iterator[Row]:
         """The five deepest drawdowns with the firms that lost most from peak to trough."""
@@ -439,9 +483,14 @@ _TABLES = {
     "factor_models": _AnalysedBook.factor_models,
     "contributions": _AnalysedBook.contributions,
     "exposures": _AnalysedBook.exposures,
+    "risk": _AnalysedBook.risk_series,
+    "risk_exposures": _AnalysedBook.risk_exposures,
     "drawdowns": _AnalysedBook.drawdowns,
     "worst_days": _AnalysedBook.worst_days,
 }
+
+
+_OPTIONAL = ("factor_models", "risk", "risk_exposures")  # without factors, or with too few firms
 
 
 class BookAnalysis:
@@ -472,12 +521,12 @@ class BookAnalysis:
             self._positions.append(one.positions())
 
     def tables(self) -> dict[str, pl.DataFrame]:
-        """Return the tables of all books; those that need volumes or a tradable delay may be missing."""
+        """Return the tables of all books; those without volumes, a tradable delay or factors are missing."""
         has_volume = self._market.panel.volume_TN is not None
         tables = {
             name: table(name).of(rows)
             for name, rows in self._rows.items()
-            if (name != "capacity" or has_volume) and (rows or name != "factor_models")
+            if (name != "capacity" or has_volume) and (rows or name not in _OPTIONAL)
         }
         if self._positions:
             tables["positions"] = table("positions").frame(pl.concat(self._positions))

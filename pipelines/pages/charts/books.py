@@ -352,6 +352,23 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
     return rest.select(name, pl.exclude("key").sum()).head(rest.height)
 
 
+def predicted_risk(series: pl.DataFrame) -> fig.Figure:
+    """Draw the predicted volatility of a book and its two parts through time."""
+    parts = {"volatility": "all", "factor_volatility": "factors", "specific_volatility": "specific"}
+    traces = [
+        fig.line(
+            series.select("date", y=pl.col(name) * 100),
+            words,
+            fig.LineStyle(fig.PALETTE[n]),
+            "%{y:.1f}%",
+        )
+        for n, (name, words) in enumerate(parts.items())
+    ]
+    return fig.draw(
+        "Predicted volatility", 300, traces, fig.over_time(fig.axis("% per year", rangemode="tozero"))
+    )
+
+
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
     """Draw the net Sharpe ratio against the capital, which is on a logarithmic axis."""
     capital, traces = frame["capital"].cast(pl.Float64).to_list(), []

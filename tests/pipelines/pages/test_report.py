@@ -34,7 +34,7 @@ from pipelines.audit.command import Audit
 from pipelines.columns import table
 from pipelines.config.load import check_config
 from pipelines.config.sections import BacktestConfig
-from pipelines.format import EN_DASH
+from pipelines.format import EN_DASH, MINUS
 from pipelines.pages.report import render_report as render
 from pipelines.pages.report_data import RunReport, assumptions
 from pipelines.pages.tables import Shown, Spec, with_interval
@@ -94,7 +94,7 @@ def test_the_content_security_policy_allows_only_the_two_scripts(page: Page) -> 
 
 def test_every_figure_has_its_titles_and_a_caption(page: Page) -> None:
     drawn = charts_of(page)
-    assert len(drawn) == 45
+    assert len(drawn) == 46
     for name, chart in drawn.items():
         axes = {name: value for name, value in chart["layout"].items() if name.startswith(("xaxis", "yaxis"))}
         assert axes
@@ -187,8 +187,8 @@ def test_names_from_data_are_escaped() -> None:
 
 RESULTS = [
     *("overview", "evidence", "audit", "assumptions", "figures", "returns", "drawdowns", "books", "costs"),
-    *("rolling", "signal", "quantiles", "exposures", "factors", "contributions", "capacity", "trials"),
-    *("trips", "holdings"),
+    *("rolling", "signal", "quantiles", "exposures", "risk", "factors", "contributions", "capacity"),
+    *("trials", "trips", "holdings"),
 ]
 ORIGINS = ["models", "folds", "learning", "truth", "attribution", "network", "provenance", "config"]
 
@@ -288,6 +288,7 @@ SECTIONS_OF: dict[str, set[str]] = {
     "factor_alpha": {"factors"},
     "contributions": {"contributions"},
     "exposures": {"exposures"},
+    "risk": {"risk"},
     "positions": {"holdings", "trips"},
     "worst_days": set(),
     "ic_decay": set(),
@@ -421,6 +422,24 @@ def test_books_are_compared_with_the_benchmarks_of_the_config_and_the_rate_is_na
     assert "&lt;spx&gt;: a price index, without the dividends that books receive" in text
     assert "Active return, compounded" in text
     assert text.count("in excess of the rates in tbill.csv") == 1, "said once"
+
+
+def test_predicted_risk_has_a_chart_a_table_and_the_bias_statistic() -> None:
+    text = standard_page()
+    bias = make_report().tables["risk"]["surprise"].std()
+    assert f"the standard deviation of weekly returns over predicted volatility, is {bias:.2f};" in text
+    table = re.search(r'aria-label="Exposures to the risk model">.*?</table>', text, re.DOTALL)
+    assert table is not None
+    rows = [
+        [re.sub("<.*?>", "", cell) for cell in re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row)]
+        for row in re.findall(r"<tr.*?</tr>", table[0], re.DOTALL)[1:]
+    ]
+    assert rows == [
+        ["market", "+0.200", "+0.200", "+0.200", "50.0"],
+        ["&lt;b&gt;beta&lt;/b&gt;", *[f"{MINUS}0.100"] * 3, "14.0"],
+        ["specific", *[EN_DASH] * 3, "36.0"],
+    ]
+    assert "Predicted volatility" in text
 
 
 def test_published_factors_have_a_table_of_the_main_book_and_the_alphas_of_all_books() -> None:

@@ -104,7 +104,7 @@ def test_every_book_is_in_every_table(analysed: Analysed) -> None:
         for delay in (0, 1)
     }
     assert "positions" in analysed.tables
-    assert len(analysed.tables) == 8
+    assert len(analysed.tables) == 10
     for name in set(analysed.tables) - {"positions"}:
         frame = analysed.tables[name]
         in_table = {key for key in expected if key[2] == 1} if name == "capacity" else expected
@@ -181,10 +181,10 @@ def test_every_partition_adds_up_to_the_return_of_the_book(analysed: Analysed) -
         .group_by(*KEYS, "by")
         .agg(pl.col("gross", "cost", "net").sum(), pl.len())
     )
-    assert sums.height == 3 * 2 * 2 * 4
+    assert sums.height == 3 * 2 * 2 * 5
     for book in analysed.books:
         ours = of(sums, book.model, book.orders.name, book.delay)
-        assert set(ours["by"]) == {"sector", "side", "factor", "name"}
+        assert set(ours["by"]) == {"sector", "side", "factor", "risk", "name"}
         for row in ours.iter_rows(named=True):
             assert row["len"] > 1
             assert row["net"] == pytest.approx(book.result.nav_net_T[-1] - 1.0, abs=1e-12)
@@ -273,7 +273,12 @@ def test_styles_that_the_data_do_not_allow_are_named(analysed: Analysed) -> None
     result = analyse(bare, analysed.config, signals)
     assert "capacity" not in result.tables
     assert "size" not in result.tables["factor_alpha"]["term"].to_list()
-    assert set(result.tables["contributions"]["by"]) == {"side", "factor", "name"}  # there are no sectors
+    assert set(result.tables["contributions"]["by"]) == {
+        "side",
+        "factor",
+        "risk",
+        "name",
+    }  # there are no sectors
     assert set(result.tables["exposures"]["kind"]) == {"style"}
 
 
