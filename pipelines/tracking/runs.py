@@ -422,7 +422,13 @@ def began_and_ended(
 
 _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
 _MAX_DIGEST = 36
-_TYPES: Final = {"Date": "date", "String": "string", "Int64": "long", "Boolean": "boolean"}
+_TYPES: Final[Mapping[type[pl.DataType], str]] = {
+    pl.Date: "datetime",
+    pl.Datetime: "datetime",
+    pl.String: "string",
+    pl.Int64: "long",
+    pl.Boolean: "boolean",
+}
 
 
 def _dataset(run: RecordedRun, table: str) -> Dataset:
@@ -446,14 +452,17 @@ def digest_of(at: TableVersion) -> str:
 
 
 def log_inputs(
-    client: MlflowClient, mlflow_run: MlflowRun, made: Mapping[tuple[str, str], Callable[[], Dataset]]
+    client: MlflowClient,
+    mlflow_run: MlflowRun,
+    made: Mapping[tuple[str, str], Callable[[], Dataset]],
+    context: str = "walk-forward",
 ) -> None:
     """Log the datasets that a run, as it was read, lacks: (name, digest) -> what makes the dataset."""
     from mlflow.entities import DatasetInput, InputTag
 
     logged = [] if mlflow_run.inputs is None else mlflow_run.inputs.dataset_inputs
     known = {(one.dataset.name, one.dataset.digest) for one in logged}
-    tag = InputTag("mlflow.data.context", "walk-forward")
+    tag = InputTag("mlflow.data.context", context)
     new = [DatasetInput(make(), [tag]) for key, make in made.items() if key not in known]
     if new:
         client.log_inputs(mlflow_run.info.run_id, datasets=new)
@@ -462,7 +471,7 @@ def log_inputs(
 def _columns(table: str) -> list[dict[str, str]]:
     """Columns of a lake's table as MLflow lists them."""
     types = schema(table).create_empty().schema
-    return [{"name": name, "type": _TYPES.get(str(dtype), "double")} for name, dtype in types.items()]
+    return [{"name": name, "type": _TYPES.get(dtype.base_type(), "double")} for name, dtype in types.items()]
 
 
 def _profile(config: Config, table: str, version: int) -> dict[str, int | str]:

@@ -99,7 +99,7 @@ def log_signals(measured: Measured, evaluation: StoredEvaluation) -> None:
                 metrics={0: numbers},
             )
             of_file = (Path(record.file).name, record.signals[signal])
-            log_inputs(client, one, {of_file: partial(_file, record, signal), **inputs})
+            log_inputs(client, one, {of_file: partial(_file, record, signal), **inputs}, "backtest")
             store.log_artifacts(client, one.info.run_id, {**files, "guard.json": figures.as_json(own)})
             store.end_run(client, one, None)
 

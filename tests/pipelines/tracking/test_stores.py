@@ -145,6 +145,10 @@ def test_every_table_that_was_read_is_a_dataset_with_its_delta_version(stored: S
             assert profile.get("sessions") == (rows["date"].n_unique() if table == "prices" else None)
             columns = json.loads(datasets[table].schema or "{}")["mlflow_colspec"]
             assert {one["name"] for one in columns} >= set(rows.columns)
+            if table == "prices":
+                types = {one["name"]: one["type"] for one in columns}
+                kinds = [types[name] for name in ("date", "ticker", "close", "ingested_at")]
+                assert kinds == ["datetime", "string", "double", "datetime"]
 
 
 def test_the_experiment_opens_as_one_of_machine_learning(stored: Stored) -> None:
