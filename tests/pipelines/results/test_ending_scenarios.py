@@ -128,7 +128,7 @@ def test_unknown_delistings_are_in_the_report_of_a_run_that_has_some(
         run, dataset, lake = reopen_run(train_config(config), Path("runs"), Progress())
         evaluation = evaluate_run(run, dataset, lake, Progress())
         page = write_report(run, evaluation, dataset, lake, Progress()).read_text(encoding="utf-8")
-        assert ("Delistings with unknown return" in page) == (name == "unknown")
+        assert ("Books by the return of unknown delistings" in page) == (name == "unknown")
         assert any("the last price is paid" in hazard for hazard in dataset.panel.hazards) == (
             name == "unknown"
         )

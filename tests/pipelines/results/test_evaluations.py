@@ -62,8 +62,8 @@ def done(folder: Path, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch, pe
 
 
 def assumed(page: str, what: str) -> float:
-    """A value of the report's table of cost assumptions."""
-    rows = re.search(r'aria-label="Cost assumptions">(.*?)</table>', page, re.DOTALL)
+    """A value of the report's table of assumptions."""
+    rows = re.search(r'aria-label="Assumptions">(.*?)</table>', page, re.DOTALL)
     assert rows is not None
     cell = re.search(rf"<td>{what}</td><td class=\"num\">([^<]+)</td>", rows[1])
     assert cell is not None
