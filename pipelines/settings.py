@@ -1,11 +1,22 @@
 """Sections of the configuration, the types of settings that are places, and what is wrong with settings."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Annotated, Any
 
-from pydantic import ValidationError
+import yaml
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializationInfo,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+)
 
 from features.options import UNKNOWN_KEY, Options
 from pipelines.secrets import masked
@@ -35,6 +46,27 @@ class Section(Options):
         """Show the settings with their secrets masked."""
         for name, value in super().__repr_args__():
             yield name, masked_settings(value)
+
+
+def by_kind(registry: Mapping[str, type[BaseModel]]) -> tuple[Any, ...]:
+    """Metadata of a union of sections by ``kind`` that also takes what plugins add to a registry later."""
+    known = frozenset(registry.values())
+
+    def added(kind: object) -> type[BaseModel] | None:
+        found = registry.get(kind) if isinstance(kind, str) else None
+        return None if found in known else found
+
+    def read(given: Any, of_union: ValidatorFunctionWrapHandler) -> Any:  # noqa: ANN401 (of any kind)
+        own = added(given.get("kind") if isinstance(given, Mapping) else getattr(given, "kind", None))
+        return of_union(given) if own is None else own.model_validate(given)
+
+    def write(value: Any, of_union: SerializerFunctionWrapHandler, info: SerializationInfo) -> Any:  # noqa: ANN401
+        own = added(getattr(value, "kind", None))
+        if own is None:
+            return of_union(value)
+        return value.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+
+    return Field(discriminator="kind"), WrapValidator(read), WrapSerializer(write)
 
 
 def masked_settings(value: Any) -> Any:  # noqa: ANN401 (settings hold anything)
@@ -84,3 +116,12 @@ def _key_path(location: Iterable[str | int], raw: Any) -> str:  # noqa: ANN401 (
             raw = raw[part]
         path.append(str(part))
     return ".".join(path)
+
+
+def yaml_problem(error: yaml.YAMLError) -> str:
+    """Return the problem and its position, without the text of the line, which may hold a secret."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
+    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"

@@ -66,12 +66,13 @@ def _train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) -
 
 def train_run(name: str, output: Path, *, wait: bool = False) -> str:
     """Train what is missing of a recorded run, on exactly the data versions that it recorded."""
-    from pipelines.run.identity import code_digest
+    from pipelines.run.identity import code_digest, plugin_digests
 
     progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks:
         run, dataset, lake = reopen_run(name, output, progress, locks)
-        if run.identity.code != code_digest():
+        recorded = run.identity.settings.get("plugins", {})
+        if run.identity.code != code_digest() or recorded != plugin_digests(run.config):
             progress.note(
                 f"The code has changed since {run.run_id} was made; what is trained now may differ."
             )

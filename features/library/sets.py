@@ -29,7 +29,8 @@ differences:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import numpy as np
@@ -171,34 +172,83 @@ def characteristics_of(expressions: Mapping[str, str] | None = None) -> Registry
     ValueError
         If an expression is wrong, or has the name of another feature. The message begins with its name.
     """
-    return _with(CHARACTERISTICS, alpha158(), expressions or {}, "expression")
+    more = [alpha158(), *(parts[0] for parts in ADDED.values())]
+    return _with(CHARACTERISTICS, more, expressions or {}, "expression")
 
 
 def channels_of(expressions: Mapping[str, str] | None = None) -> Registry:
     """Return all channels that a config can name: the library, Alpha360, and the config's expressions."""
-    return _with(CHANNELS, alpha360(), expressions or {}, "channel")
+    more = [alpha360(), *(parts[1] for parts in ADDED.values())]
+    return _with(CHANNELS, more, expressions or {}, "channel")
 
 
-def default_channels(chosen: str) -> list[str]:
-    """Names of the channels of a set."""
+def default_channels(chosen: str, plugins: Collection[str] = ()) -> list[str]:
+    """Names of the channels of a set, then of plugins."""
     own = [] if chosen == "alpha360" else list(CHANNELS)
-    return [*own, *(alpha360() if chosen in ("alpha360", "all") else ())]
+    return [*own, *(alpha360() if chosen in ("alpha360", "all") else ()), *_names_of(1, plugins)]
 
 
-def default_characteristics(chosen: str, expressions: Mapping[str, str]) -> list[str]:
-    """Names of the characteristics of a set, then of a config's expressions.
+def default_characteristics(
+    chosen: str, expressions: Mapping[str, str], plugins: Collection[str] = ()
+) -> list[str]:
+    """Names of the characteristics of a set, then of plugins, then of a config's expressions.
 
     Of ``alpha360`` this is ``return_1`` alone, which its windows hold as well: models need at least one.
     """
+    more = [*_names_of(0, plugins), *expressions]
     if chosen == "alpha360":
-        return ["return_1", *expressions]
+        return ["return_1", *more]
     own = [] if chosen == "alpha158" else list(CHARACTERISTICS)
-    return [*own, *(alpha158() if chosen != "peerglass" else ()), *expressions]
+    return [*own, *(alpha158() if chosen != "peerglass" else ()), *more]
 
 
-def _with(library: Registry, more: Registry, expressions: Mapping[str, str], family: str) -> Registry:
+ADDED: dict[str, tuple[Registry, Registry]] = {}
+"""Plugin -> its characteristics and its channels. Configs without the plugin do not have them."""
+
+
+@contextmanager
+def added_by(plugin: str) -> Iterator[None]:
+    """Keep apart what is registered inside the ``with`` block, as features of a plugin.
+
+    Raises
+    ------
+    ValueError
+        If a feature has the name of another one.
+    """
+    registries = (CHARACTERISTICS, CHANNELS)
+    before = [set(registry) for registry in registries]
+    added = tuple(Registry(registry.kind, registry.families) for registry in registries)
+    taken = [set(alpha158()), set(alpha360())]
+    for place, names in enumerate(taken):
+        names.update(*(parts[place] for parts in ADDED.values()))
+    try:
+        yield
+    finally:
+        for registry, known, own in zip(registries, before, added, strict=True):
+            for name in [name for name in registry if name not in known]:
+                own[name] = registry.pop(name)
+    for own, names in zip(added, taken, strict=True):
+        if twice := [name for name in own if name in names]:
+            raise ValueError(f"{twice[0]} is the name of another {own.kind}; choose another")
+    ADDED[plugin] = (added[0], added[1])
+
+
+def hidden(plugins: Collection[str]) -> set[str]:
+    """Names of the features of other plugins than these."""
+    others = (parts for plugin, parts in ADDED.items() if plugin not in plugins)
+    return {name for parts in others for registry in parts for name in registry}
+
+
+def _names_of(place: int, plugins: Collection[str]) -> list[str]:
+    return [name for plugin in plugins if plugin in ADDED for name in ADDED[plugin][place]]
+
+
+def _with(
+    library: Registry, more: Sequence[Registry], expressions: Mapping[str, str], family: str
+) -> Registry:
     registry = Registry(library.kind, dict.fromkeys((*library.families, family)), library.renamed)
-    registry.update({**library, **more})
+    for one in (library, *more):
+        registry.update(one)
     for name, text in expressions.items():
         if not _NAME.fullmatch(name):
             raise ValueError(

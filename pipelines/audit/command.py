@@ -15,7 +15,7 @@ import polars as pl
 
 from backtest.look_ahead.finding import VERDICTS, Result, Verdict, counts, summary_line
 from pipelines.audit.checks.skill import high_scores, tests_above_validation
-from pipelines.audit.registry import CHECKS
+from pipelines.audit.registry import checks_of
 from pipelines.audit.subject import Subject, budget
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -115,13 +115,14 @@ def make_subject(run: RecordedRun, dataset: Dataset, lake: Lake, depth: Depth, *
 def run_checks(subject: Subject, progress: Progress) -> Audit:
     """Run all checks that the config does not skip; ConfigError if it skips an unknown one."""
     skip = subject.config.audit.skip
-    if unknown := sorted(set(skip) - set(CHECKS)):
+    checks = checks_of(subject.config)
+    if unknown := sorted(set(skip) - set(checks)):
         raise ConfigError(
-            f"audit.skip names the unknown check {unknown[0]!r}: choose among {', '.join(CHECKS)}."
+            f"audit.skip names the unknown check {unknown[0]!r}: choose among {', '.join(checks)}."
         )
     results = []
-    with progress.stage("audit", total=len(CHECKS)):
-        for name, check in CHECKS.items():
+    with progress.stage("audit", total=len(checks)):
+        for name, check in checks.items():
             started = time.perf_counter()
             result = Result(name, "skipped", "Skipped by audit.skip.") if name in skip else check(subject)
             results.append(replace(result, seconds=time.perf_counter() - started))
@@ -157,7 +158,7 @@ def has_passed(run: RecordedRun) -> bool:
     record = json.loads(path.read_text())
     failed = any(row["verdict"] == "fail" for row in record["results"])
     known = {row["check"] for row in record["results"]}
-    return not failed and known == set(CHECKS) and record.get("settings") == _settings(run)
+    return not failed and known == set(checks_of(run.config)) and record.get("settings") == _settings(run)
 
 
 def raise_on_failure(audit: Audit, run: RecordedRun) -> None:

@@ -23,6 +23,8 @@ from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Result
 from pipelines.audit.checks import books, canary, features, fits, labels, skill
 from pipelines.audit.subject import Subject
+from pipelines.config.schema import Config
+from pipelines.plugins import owner
 
 Check = Callable[[Subject], Result]
 
@@ -74,6 +76,16 @@ def _run(name: str, subject: Subject) -> Result:
     of_data = DATA_CHECKS.get(name)
     result = CODE_CHECKS[name](subject) if of_data is None else of_data(subject.delivery)
     return replace(result, check=name, exact=name in EXACT)
+
+
+def checks_of(config: Config) -> dict[str, Check]:
+    """All checks of a config: those of Peerglass, then those of its plugins."""
+    added = {
+        name: partial(_run, name)
+        for name, check in (*DATA_CHECKS.items(), *CODE_CHECKS.items())
+        if name not in CHECKS and owner(check) in config.plugins
+    }
+    return {**CHECKS, **added}
 
 
 # in the order in which they run: data, features, folds, models, results

@@ -19,8 +19,23 @@ FIELDS = ("close", "open", "high", "low", "volume", "group", "statements")  # ki
 _WIDTH_WITHOUT_TERMINAL = 250  # columns of the table when the output is a pipe or a file
 
 
-def features(family: str | None = None, needs: str | None = None, as_json: bool = False) -> None:
-    """List the feature library: formula, window, warm-up, unit, required data and source of each feature."""
+def features(
+    family: str | None = None,
+    needs: str | None = None,
+    as_json: bool = False,
+    config: Path | None = None,
+    overrides: list[str] | None = None,
+) -> None:
+    """List the feature library: formula, window, warm-up, unit, required data and source of each feature.
+
+    Features of plugins are listed as well: those of a config with `--config`, and of installed packages.
+    """
+    from pipelines import plugins
+
+    if config is None:
+        plugins.load(plugins.announced())
+    else:
+        load(config, overrides)
     chosen = select(family, needs)
     if not as_json:
         print_table(chosen)
@@ -34,6 +49,7 @@ def select(family: str | None = None, needs: str | None = None) -> list[Feature]
     """List channels and characteristics, optionally of one family and of those that use one kind of data."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
+    from features.library.sets import ADDED
 
     known = {"family": (*CHANNELS.families, *CHARACTERISTICS.families), "needs": FIELDS}
     for name, given in (("family", family), ("needs", needs)):
@@ -41,7 +57,8 @@ def select(family: str | None = None, needs: str | None = None) -> list[Feature]
             raise ConfigError(f"--{name} {given} does not exist: choose among {', '.join(known[name])}.")
     return [
         feature
-        for feature in (*CHANNELS.values(), *CHARACTERISTICS.values())
+        for registry in (CHANNELS, CHARACTERISTICS, *(one for added in ADDED.values() for one in added))
+        for feature in registry.values()
         if family in (None, feature.family) and (needs is None or needs in _kinds(feature))
     ]
 

@@ -126,6 +126,11 @@ def main() -> None:
         if (full := full_disk(error)) is not None:
             _complain(str(full))
             sys.exit(full.exit_code)
+        from pipelines.plugins import blame
+
+        if (fault := blame(error)) is not None:
+            _complain(str(fault))
+            sys.exit(fault.exit_code)
         _complain(
             f"this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass --debug ...' for "
             "the traceback and report it."

@@ -21,14 +21,16 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from features.options import Options
+from pipelines import plugins
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
-from pipelines.settings import PathKind, Settings, describe, unknown_key
+from pipelines.settings import PathKind, Settings, describe, unknown_key, yaml_problem
 from pipelines.sources.base import YAML_LOADER
+from pipelines.sources.settings import OWN_SOURCES
 
 if TYPE_CHECKING:
     from models.fitting.config import FitConfig
@@ -44,6 +46,7 @@ def load_config(
     root = Path(raw["root"])
     for one in given:
         raw = merge_settings(raw, one)
+    raw = plugins.load_named(raw, str(path))
     written: dict[SettingPath, str] = {}
     raw = resolve_references(raw, (), written, str(path))
     raw = merge_settings(_defaults(Config, root), absolute_paths(raw, root))
@@ -62,6 +65,7 @@ def check_config(
 ) -> Config:
     """Validate merged settings, whose paths stay; ensembles do not add the models that were ``removed``."""
     register_all_secrets(raw)
+    raw = plugins.load_named(raw, origin)
     try:
         config = Config.model_validate(raw)
     except ValidationError as error:
@@ -106,6 +110,8 @@ def to_yaml(config: Config, folder: Path | None = None) -> str:
 
 def _check_settings(config: Config, origin: str) -> None:
     """Check the lake, the stores, the delays and the calendar."""
+    books: dict[str, Any] = {f"backtest.books.{name}": book for name, book in config.backtest.books.items()}
+    plugins.require_usable({"source": config.source, **books}, config.plugins, origin)
     about_lake = lake_validation_error(config.lake, config.lake_options)
     if about_lake is not None:
         raise ConfigError(f"{origin}: {about_lake}.")
@@ -168,7 +174,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
     try:
         raw = _load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML: {_what_is_wrong(error)}.") from None
+        raise ConfigError(f"{path} is not valid YAML: {yaml_problem(error)}.") from None
     if not isinstance(raw, dict):
         cure = f"; 'peerglass init {path}' writes one for a file of prices"
         cure = "" if path.suffix in (".yaml", ".yml") else cure
@@ -282,15 +288,6 @@ def _root(given: object, path: Path) -> Path:
     return Path(os.path.normpath(path.parent.absolute() / Path(resolved).expanduser()))
 
 
-def _what_is_wrong(error: yaml.YAMLError) -> str:
-    """Return the problem and its position, without the text of the line, which may hold a secret."""
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    problem = re.sub(r"'[^'<]{4,}'", "'...'", str(error.problem))
-    return f"{problem} in line {mark.line + 1}, column {mark.column + 1}"
-
-
 def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
     tags = ("kind", "scheme", "model") if section in ("models", "members") else ("kind", "scheme")
     return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
@@ -304,6 +301,9 @@ _NOT_A_FOLDER = (":memory:", "databricks", "uc")  # tracking stores that are nei
 def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
     """Make the relative paths in the settings of a config absolute."""
     changed = _in_section(Config, settings, folder)
+    if isinstance(given := changed.get("plugins"), list | tuple):
+        places = (absolute(one, PathKind.PATH, folder) if plugins.is_file(one) else one for one in given)
+        changed["plugins"] = list(places)
     if "models" in changed:
         changed["models"] = _absolute_entries(changed["models"], folder)
     return changed
@@ -367,7 +367,8 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
         if isinstance(value, Mapping):
             if kind is not None:  # files by a name of the user's
                 changed[name] = {key: _each_absolute(one, kind, folder) for key, one in value.items()}
-            for section in _sections_of(field.annotation):
+            own = OWN_SOURCES.values() if name == "source" else ()
+            for section in (*_sections_of(field.annotation), *own):
                 changed[name] = _in_section(section, changed[name], folder)
             for section in _sections_by_name(field.annotation):
                 changed[name] = {
@@ -507,7 +508,7 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
 
     given, registered, path = config.models[entry], registry_name(config, entry), f"models.{entry}"
     where = f"{origin}: {path}"
-    if registered not in MODELS:
+    if registered not in MODELS or not plugins.usable(MODELS[registered], config.plugins):
         if KEY in given:
             raise ConfigError(unknown_key(f"{where}.{KEY} {registered!r}", registered, MODELS))
         hint = f"(A variant names its model with the key '{KEY}'.)"
@@ -551,14 +552,15 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
 
 def check_models(config: Config, origin: str) -> None:
     """Check the settings of models and of their fitting, and the names of features."""
-    from features.library.sets import bases_of, channels_of, characteristics_of
+    from features.library.sets import bases_of, channels_of, characteristics_of, hidden
     from models.fitting.config import FitConfig
 
     _parse(FitConfig, config.fit, origin, "fit")
     for entry in config.models:
         model_settings(config, entry, origin)
     try:
-        registries = [registry(config.features.expressions) for registry in (channels_of, characteristics_of)]
+        every = [known(config.features.expressions) for known in (channels_of, characteristics_of)]
+        registries = [known.keys() - hidden(config.plugins) for known in every]
     except ValueError as error:
         raise ConfigError(f"{origin}: features.expressions: {error}.") from None
     wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {

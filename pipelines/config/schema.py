@@ -33,6 +33,10 @@ class Config(Section):
     root: PathSetting | None = None
     """Folder that the relative paths in this file are relative to; itself relative to the file. Null: the
     folder of the file."""
+    plugins: tuple[str, ...] = ()
+    """Modules of your own that register models, features, books, sources or audit checks: the name of an
+    installed module, such as mypackage.models, or the path of a file, such as ./my_features.py
+    (docs/extending.md)."""
     source: SourceConfig
     """Where the data come from."""
     lake: PathSetting

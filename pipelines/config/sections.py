@@ -23,7 +23,7 @@ from features.panel.universe import UniverseRule
 from pipelines.config.benchmarks import DEFAULT_BENCHMARKS, BenchmarkConfig, FactorFiles
 from pipelines.machine import cores
 from pipelines.secrets import register_secret
-from pipelines.settings import PathSetting, Section, StoreSetting
+from pipelines.settings import PathSetting, Section, StoreSetting, by_kind
 
 
 class UniverseConfig(UniverseRule):
@@ -275,7 +275,7 @@ SpreadEstimator = Literal["corwin_schultz", "roll"]
 if TYPE_CHECKING:
     BookConfig: TypeAlias = Book
 else:
-    BookConfig = Annotated[reduce(operator.or_, BOOKS.values()), Field(discriminator="kind")]
+    BookConfig = Annotated[reduce(operator.or_, BOOKS.values()), *by_kind(BOOKS)]
     """The settings of a book; ``kind`` selects the class."""
 
 DEFAULT_BOOKS: dict[str, BookConfig] = {

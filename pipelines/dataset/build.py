@@ -67,12 +67,13 @@ def add_features(
     chosen, expressions = config.features, config.features.expressions
     named = chosen.characteristics
     try:
-        every_channel = channels_of(expressions)
+        every_channel, of_set = channels_of(expressions), default_channels(chosen.set, config.plugins)
         channels, channel_notes = every_channel.available(
-            panel, default_channels(chosen.set) if chosen.channels is None else chosen.channels
+            panel, of_set if chosen.channels is None else chosen.channels
         )
         characteristics, characteristic_notes = characteristics_of(expressions).available(
-            panel, default_characteristics(chosen.set, expressions) if named is None else named
+            panel,
+            default_characteristics(chosen.set, expressions, config.plugins) if named is None else named,
         )
     except ValueError as error:
         raise ConfigError(f"features: {error}") from None

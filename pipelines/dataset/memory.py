@@ -41,10 +41,11 @@ def estimate_need(config: Config, cells: int) -> Need:
     from features.library.sets import characteristics_of, default_channels, default_characteristics
 
     features = config.features
-    channels = len(default_channels(features.set) if features.channels is None else features.channels)
+    default = default_channels(features.set, config.plugins)
+    channels = len(default if features.channels is None else features.channels)
     labels = 8 * (len(config.label.delays) + len(config.label.shorter_horizons))
     registry = characteristics_of(features.expressions)
-    every = default_characteristics(features.set, features.expressions)
+    every = default_characteristics(features.set, features.expressions, config.plugins)
     from_prices = tuple(name for name in every if registry[name].needs <= _PRICES)
     names = from_prices if features.characteristics is None else features.characteristics
     models = {registry_name(config, model) for model in config.models}

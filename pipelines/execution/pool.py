@@ -26,6 +26,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import BinaryIO, Generic, Self, TypeVar
 
+from pipelines import plugins
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
 from pipelines.execution.protocol import Hear, Report, TaskEngine, Ticket, Work, lost
@@ -38,9 +39,9 @@ Result = TypeVar("Result")
 
 _ROOT = str(Path(__file__).parents[2])
 _START = (
-    "import json, sys; root, path, pipe, parent, prepare = json.loads(sys.argv[1]); "
+    "import json, sys; root, path, pipe, parent, prepare, plugins = json.loads(sys.argv[1]); "
     "sys.path[:] = [root, *path]; from pipelines.execution.worker import main; "
-    "sys.path[:] = path; main(pipe, parent, prepare)"
+    "sys.path[:] = path; main(pipe, parent, prepare, plugins)"
 )
 _LISTEN_SECONDS = 1.0  # an endless wait for a message hears no interrupt that another thread receives
 _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, so after larger tasks it ends
@@ -56,7 +57,7 @@ class _Worker:
         self.ticket: Ticket | None = None
         self.gpu = gpu
         ours, theirs = Pipe()
-        start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare])
+        start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare, plugins.loaded()])
         self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and code)
             [sys.executable, "-c", _START, start],
             pass_fds=(theirs.fileno(),),

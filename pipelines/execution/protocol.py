@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pipelines.errors import DivergedError, full_disk
+from pipelines.plugins import blame
 
 Shared = TypeVar("Shared")
 Item = TypeVar("Item")
@@ -108,7 +109,7 @@ def attempt(
             result = call(shared, item, tell)
         except Exception as error:
             log = _log(ticket, started, printed.getvalue() + traceback.format_exc())
-            return Report(ticket, log, error=_portable(error))
+            return Report(ticket, log, error=_portable(blame(error) or error))
     return Report(ticket, _log(ticket, started, printed.getvalue()), result)
 
 

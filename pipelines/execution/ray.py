@@ -12,6 +12,7 @@ import os
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from pipelines import plugins
 from pipelines.config.sections import EngineConfig
 from pipelines.errors import ConfigError, one_line
 from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt, lost
@@ -177,6 +178,8 @@ def _connect(config: EngineConfig, workers: int) -> None:
     import ray
 
     local: dict[str, Any] = {} if config.address else {"num_cpus": workers, "include_dashboard": False}
+    if names := plugins.loaded():  # before objects of their classes arrive
+        local["runtime_env"] = {"worker_process_setup_hook": lambda: plugins.load(names)}
     try:
         ray.init(
             address=config.address or "local",

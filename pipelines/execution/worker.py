@@ -16,16 +16,18 @@ from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any, BinaryIO, cast
 
+from pipelines import plugins
 from pipelines.execution.protocol import Ticket, attempt
 
 _PR_SET_PDEATHSIG = 1  # prctl(2): the signal that the kernel sends when the parent dies
 
 
-def main(pipe: int, parent: int, prepare: str) -> None:
+def main(pipe: int, parent: int, prepare: str, modules: list[str]) -> None:
     """Compute tasks until the parent closes its end of the connection."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     end_with(parent)
     connection = Connection(pipe)
+    plugins.load(modules)  # before objects of their classes arrive
     if prepare:  # what fails here fails again in the tasks, whose logs say so
         module, function = prepare.split(":")
         unread = io.StringIO()

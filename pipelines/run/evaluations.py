@@ -23,7 +23,7 @@ from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.errors import ConfigError
 from pipelines.files import damaged, remove_partial, replacing
-from pipelines.run.identity import folders_digest
+from pipelines.run.identity import folders_digest, plugin_digests
 from pipelines.settings import Settings
 
 _FOLDER: Final = "evaluations"
@@ -134,7 +134,8 @@ def evaluation_id(config: Config) -> str:
     ]
     parts = {**_assumptions(config.backtest), "books": books, "delays": config.label.delays}
     factors = list(factor_digests(config.backtest).items())
-    return digest({**parts, "benchmarks": against, "factors": factors, "code": evaluation_code()})
+    own = {"plugins": plugin_digests(config)} if config.plugins else {}
+    return digest({**parts, "benchmarks": against, "factors": factors, "code": evaluation_code(), **own})
 
 
 def assumptions_id(backtest: BacktestConfig, delay: int) -> str:

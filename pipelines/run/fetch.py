@@ -9,6 +9,7 @@ from pipelines.ingest.ingest import IngestStoppedError, check_tables, describe_i
 from pipelines.progress import Progress
 from pipelines.run.locks import Locks
 from pipelines.sources.base import LiveSource, Source, SourceThrough
+from pipelines.sources.settings import OwnSource
 
 
 def make_source(config: Config, *, through: dt.date | None = None) -> Source | LiveSource:
@@ -34,6 +35,8 @@ def _whole_source(config: Config) -> Source:
         from pipelines.sources.simulated.source import SimulatedSource
 
         return SimulatedSource(settings.market, seed=settings.seed)
+    if isinstance(settings, OwnSource):
+        return settings.make()
     if settings.kind == "files":
         from pipelines.sources.files.source import FilesSource
 

@@ -14,6 +14,7 @@ import hashlib
 import inspect
 import json
 import marshal
+import os
 import re
 import sys
 import sysconfig
@@ -29,6 +30,7 @@ from typing import Any, Self
 import numpy as np
 from pydantic import BaseModel
 
+from pipelines import plugins
 from pipelines.config.load import KEY, OF, digest, members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
@@ -144,6 +146,8 @@ def forecasting_settings(config: Config, dataset: Dataset, warm_starts: Mapping[
         # stacked seeds share their dropout draws
         "stacked": stack and len(config.seeds) > 1,
     }
+    if config.plugins:
+        settings["plugins"] = plugin_digests(config)
     plain: Settings = json.loads(json.dumps(masked_settings(settings)))  # tuples become lists, as in run.json
     return plain
 
@@ -162,13 +166,26 @@ def _model(config: Config, model: str, warm_starts: Mapping[str, str]) -> Settin
     return settings | ({"init_from": warm_starts[model]} if model in warm_starts else {})
 
 
+def plugin_digests(config: Config) -> dict[str, str]:
+    """Plugin of a config -> digest of its source files (`source_digest`)."""
+    found = {}
+    for name, files in plugins.sources(config.plugins).items():
+        root = Path(os.path.commonpath([path.parent for path in files])) if files else Path()
+        found[name] = source_digest(files, root)[:10]
+    return found
+
+
 def code_digest() -> str:
-    """Digest of the code in `CODE` and of all registered features and models (`fingerprint`)."""
+    """Digest of the code in `CODE` and of all registered features and models (`fingerprint`).
+
+    Plugins have digests of their own (`plugin_digests`).
+    """
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
     from models.registry import MODELS
 
-    registered = fingerprint((CHANNELS, CHARACTERISTICS, MODELS))
+    own = {name: model for name, model in MODELS.items() if plugins.owner(model) is None}
+    registered = fingerprint((CHANNELS, CHARACTERISTICS, own))
     return digest((folders_digest(*CODE, without=APART), registered))
 
 
@@ -384,7 +401,7 @@ def feature_store(config: Config, progress: Progress) -> FeatureStore:
     return FeatureStore(
         folder=folder if config.feature_store.folder is None else Path(config.feature_store.folder),
         limit=int(config.feature_store.limit_gib * 2**30),
-        code=features_digest(),
+        code=digest((features_digest(), plugin_digests(config))) if config.plugins else features_digest(),
         notify=progress.note,
     )
 

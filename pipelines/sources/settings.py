@@ -3,13 +3,16 @@
 import codecs
 import datetime as dt
 import difflib
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from pipelines.settings import PathSetting, Section
+from pipelines.settings import PathSetting, Section, by_kind
 from pipelines.sources.files.layouts import LAYOUTS
 from pipelines.sources.simulated.config import MarketConfig
+
+if TYPE_CHECKING:
+    from pipelines.sources.base import Source
 
 ShareCountsAsOf = Literal["period_end", "known_at", "today"]
 
@@ -165,7 +168,19 @@ class SecSourceConfig(Section):
     """First publication date (``known_at``) of the statements to read."""
 
 
+class OwnSource(Section):
+    """Settings of a plugin's source: a subclass has ``kind: Literal["mine"] = "mine"``, and makes it."""
+
+    def make(self) -> "Source":
+        """Return the source, which always delivers its whole scope (`pipelines.sources.base.Source`)."""
+        raise NotImplementedError
+
+
+OWN_SOURCES: dict[str, type[OwnSource]] = {}
+"""Kind -> class of the settings, of the sources of plugins."""
+
+
 SourceConfig = Annotated[
     SimulatedSourceConfig | SampleSourceConfig | FilesSourceConfig | YFinanceSourceConfig | SecSourceConfig,
-    Field(discriminator="kind"),
+    *by_kind(OWN_SOURCES),
 ]
