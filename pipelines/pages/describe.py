@@ -1,7 +1,6 @@
 """An evaluation for a terminal, or as one JSON document (docs/backtesting.md lists its keys)."""
 
 import json
-import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +30,6 @@ _KEYS: Final = {  # of the JSON document -> tables
 }
 
 _NAMED = 5
-_WIDTH = 110
 _COVERAGE = ("coverage_dates", "coverage_firms", "tied")
 _OF_MODEL = ("valid_rank_ic", "ic", "icir", "rank_ic", "ensemble_ic", "ic_t", *_COVERAGE)
 _AGAINST: Final = {
@@ -78,7 +76,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
     """Format the evaluation of a signal file: rows used, the guard, the results, and the tests."""
     parts = [
         *_used_rows(evaluation.table("rows")),
-        *(textwrap.fill(text, _WIDTH) for text in describe_flagged(evaluation.read_table("flagged_rows"))),
+        *describe_flagged(evaluation.read_table("flagged_rows")),
         *_guard(evaluation.table("guard")),
         "",
         *_results(evaluation, config),
@@ -121,8 +119,8 @@ def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
     lines += [
         "valid rIC: rank IC on validation. IC, ICIR, rank IC: test, mean over single seeds.",
         "ens. IC and its Newey-West t: seed ensemble. dates %: share of test dates with a forecast.",
-        "firms %: share of the universe's firms with a forecast on these dates. tied %: share of forecasts",
-        "that equal another forecast of the same date.",
+        "firms %: share of the universe's firms with a forecast on these dates.",
+        "tied %: share of forecasts that equal another forecast of the same date.",
         f"net: annualised Sharpe ratio after costs, with {rate} charged on net exposure.",
         *(
             f"IR: information ratio of long-only books after costs against {name}, {one.words}."
@@ -394,8 +392,7 @@ def _guard(guard: pl.DataFrame) -> Iterator[str]:
         f"NOT BELIEVABLE: {', '.join(bad)}" if bad else f"{checks} checks, nothing that proves look-ahead"
     )
     for row in guard.filter(pl.col("verdict").is_in(["fail", "warn"])).iter_rows(named=True):
-        text = f"{row['verdict']}  {row['signal']}, {row['check']}: {row['sentence']}"
-        yield textwrap.fill(text, _WIDTH, initial_indent="  ", subsequent_indent="        ")
+        yield f"  {row['verdict']}  {row['signal']}, {row['check']}: {row['sentence']}"
 
 
 def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:
