@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pipelines.config.schema import Config
 
 
-class Measured(Protocol):
+class MeasuredTables(Protocol):
     """What `peerglass.backtest` returns."""
 
     @property
@@ -31,7 +31,7 @@ class Measured(Protocol):
         """Name -> table."""
 
 
-Results: TypeAlias = Run | Measured
+Results: TypeAlias = Run | MeasuredTables
 
 
 def skill(results: Results, delay: int = 0) -> go.Figure:

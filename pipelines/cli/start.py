@@ -205,6 +205,7 @@ def notebook(
     - `03_attention_is_not_explanation`: attention against Shapley values on a market whose truth is known
     - `04_your_own_data`: from a vendor's file to a measured model
     - `05_signal_research`: a signal from the idea to the deflated Sharpe ratio
+    - `06_research_in_python`: features, a backtest and a comparison from a frame of prices alone
 
     The notebooks are copied into the folder `notebooks` here; one that is there already is kept as it is.
     They write below `data`, and need JupyterLab: `pip install 'jupyterlab>=4.3'`. With `--html` no server is

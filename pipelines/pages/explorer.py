@@ -21,6 +21,7 @@ from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
 from pipelines.files import write_text
 from pipelines.pages.page import Page, script
 from pipelines.pages.tables import verdict_rows
+from pipelines.run.evaluations import leader, newest_evaluation
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import RecordedRun
 
@@ -78,7 +79,11 @@ class ModelNetwork:
 
 
 def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetwork, ...]:
-    """Read the peer networks of a run in the order of its config, or that of one model; at least one."""
+    """Read the peer networks of a run, the chosen model's first, or that of one model; at least one.
+
+    The chosen model is the one that leads on validation among those with a network; the others follow in the
+    order of the config.
+    """
     if model is not None and model not in run.config.models:
         raise ConfigError(
             f"The run {run.run_id} has no model {model!r}; choose among: {', '.join(run.config.models)}."
@@ -102,6 +107,11 @@ def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetw
             f"{', '.join(sorted(named))}."
         )
     chosen = [name for name in run.config.models if name in named and model in (None, name)]
+    evaluation = newest_evaluation(run)
+    if len(chosen) > 1 and evaluation is not None:
+        ladder = evaluation.table("ladder").filter(pl.col("model").is_in(chosen))
+        best = leader(ladder)["model"] if ladder.height else chosen[0]
+        chosen.sort(key=lambda name: name != best)
     return tuple(
         ModelNetwork(name, **{table: _own(frame, name) for table, frame in tables.items()}) for name in chosen
     )

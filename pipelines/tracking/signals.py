@@ -46,7 +46,7 @@ class MeasuredFile(Protocol):
         """Lake table -> version and rows."""
 
 
-class Measured(Evaluated, Protocol):
+class FileEvaluated(Evaluated, Protocol):
     """Measured signals: their folder, their config, and what is recorded of them."""
 
     @property
@@ -58,7 +58,7 @@ class Measured(Evaluated, Protocol):
         """Record of the file."""
 
 
-def log_signals(measured: Measured, evaluation: StoredEvaluation) -> None:
+def log_signals(measured: FileEvaluated, evaluation: StoredEvaluation) -> None:
     """Log an evaluation of signals; logging it again changes nothing."""
     config, record = measured.config, measured.record
     guard = evaluation.table("guard")

@@ -53,8 +53,8 @@ def drawn(code: str) -> int:
     return int(isinstance(last, ast.Expr) and bool(re.match(r"charts\.(?!embed)", ast.unparse(last))))
 
 
-def test_there_are_five_and_all_are_part_of_an_installation() -> None:
-    assert [name[:2] for name in NAMES] == ["01", "02", "03", "04", "05"]
+def test_all_are_numbered_and_all_are_part_of_an_installation() -> None:
+    assert [name[:2] for name in NAMES] == ["01", "02", "03", "04", "05", "06"]
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     shipped = {source for source in wheel["force-include"] if source.startswith("notebooks/")}
     assert shipped == {f"notebooks/{path.name}" for path in FOLDER.iterdir() if path.is_file()}

@@ -27,13 +27,20 @@ function remember(entry) {
   if (entry) { window.location.hash = hash; } else { window.location.replace(hash); }
 }
 
+// Goes to the firm and the date of the address, and names what this page does not have.
 function recall() {
   const parts = window.location.hash.slice(1).split("/");
-  const date = state.model.dates.indexOf(parts.pop());
-  try {
-    state.firm = state.model.number.get(decodeURIComponent(parts.join("/"))) ?? state.firm;
-  } catch (error) { return; }  // not an address of this page
-  if (date >= 0) { setDate(date); }
+  const date = parts.length > 1 ? parts.pop() : null;
+  let ticker = parts.join("/");
+  try { ticker = decodeURIComponent(ticker); } catch (error) { /* it is shown as it stands */ }
+  const firm = state.model.number.get(ticker), { dates } = state.model;
+  const lacks = [
+    ticker && firm === undefined ? `no firm ${ticker}` : "",
+    date && !dates.includes(date) ? `no date ${date}, only ${dates.length} from ${dates[0]} to ${dates.at(-1)}` : "",
+  ].filter(Boolean);
+  place("missing").textContent = lacks.length ? `The network of ${state.model.model} has ${lacks.join(" and ")}.` : "";
+  state.firm = firm ?? state.firm;
+  if (dates.includes(date)) { setDate(dates.indexOf(date)); }
 }
 
 // Earlier dates that the same seed explains can be compared: a change from seed to seed is none of the market.
@@ -102,8 +109,9 @@ function matchesOf(text) {
     .slice(0, maximumMatches).map(([, firm]) => firm);
 }
 
-function showMatches(firms) {
+function showMatches(firms, text = "") {
   active = firms.length ? 0 : -1;
+  place("missing").textContent = text.trim() && !firms.length ? `No firm or sector contains ${text.trim()}.` : "";
   place("matches").hidden = !firms.length;
   place("firm").setAttribute("aria-expanded", String(firms.length > 0));
   fill("matches", firms.map((firm, at) => element("li", {
@@ -129,7 +137,7 @@ function take(firm) {
 function on(id, event, handler) { place(id).addEventListener(event, handler); }
 
 const moveTo = date => { setDate(date); remember(false); refresh(); };
-on("firm", "input", event => showMatches(matchesOf(event.target.value)));
+on("firm", "input", event => showMatches(matchesOf(event.target.value), event.target.value));
 on("firm", "focus", event => event.target.select());
 on("firm", "blur", event => { showMatches([]); event.target.value = state.model.firms[state.firm]; });
 on("firm", "keydown", event => {

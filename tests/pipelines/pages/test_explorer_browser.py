@@ -124,6 +124,7 @@ def test_the_search_works_with_the_keyboard_and_by_sector(show: Show) -> None:
     assert page.inner_text("#ticker") == "DDD"
     page.fill("#firm", "zzz")
     assert page.is_hidden("#matches")
+    assert page.inner_text("#missing") == "No firm or sector contains zzz."
     page.keyboard.press("Enter")
     assert page.inner_text("#ticker") == "DDD", "nothing was found, so nothing changes"
 
@@ -144,6 +145,24 @@ def test_a_firm_is_reached_by_its_name_and_left_by_the_back_button(show: Show) -
     assert "slope \u22120.120 \u00b1 0.060, t \u22122.0, q 0.400, 250 sessions" in text
     assert "stored on 3 of 3 dates" in text
     assert page.locator("#pair svg.chart circle").count() == len(DATES)
+
+
+def test_an_address_of_an_unknown_firm_or_date_says_what_the_page_lacks(show: Show) -> None:
+    page = show()
+    first = page.inner_text("#ticker")
+    for address, said in (
+        ("#ZZZ/2020-01-01", f"no firm ZZZ and no date 2020-01-01, only 3 from {DATES[0]} to {DATES[-1]}."),
+        ("#%E0%A4%A", "no firm %E0%A4%A."),
+    ):
+        page.evaluate("address => { window.location.hash = address; }", address)
+        ends = "said => document.getElementById('missing').textContent.endsWith(said)"
+        page.wait_for_function(ends, arg=said)
+        assert page.inner_text("#missing").startswith(f"The network of {MODEL} has ")
+        assert page.inner_text("#ticker") == first
+    page.evaluate("address => { window.location.hash = address; }", f"#DDD/{DATES[0]}")
+    page.wait_for_function("document.getElementById('ticker').textContent === 'DDD'")
+    assert page.inner_text("#missing") == ""
+    assert str(DATES[0]) in page.inner_text("#shown")
 
 
 def test_filters_by_sector_by_t_and_by_edges_found(show: Show) -> None:
