@@ -151,6 +151,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str,
     }
     (folder / "my.yaml").write_text(yaml.safe_dump(settings))
     shutil.copytree(ROOT / "configs", folder / "configs")
+    for plugin in ("configs/my_features.py", "configs/mypackage/models.py"):
+        (folder / plugin).parent.mkdir(exist_ok=True)
+        (folder / plugin).write_text('"""A plugin that registers nothing."""\n')
     return folder
 
 
@@ -181,7 +184,8 @@ def newest(folder: Path) -> str:
 
 def substitute(words: list[str], home: Path) -> list[str]:
     """Put in what a reader would: the run, its evaluation, the config, times and firms that the lake has."""
-    run = next(path.name for path in (home / "data/runs").iterdir() if path.name.startswith("mine-"))
+    # a command may have trained another config of the same name, which has no evaluation
+    run = next(path.parent.name for path in (home / "data/runs").glob("mine-*/report.html"))
     values = {
         "RUN": run,
         "ID": newest(home / "data/runs" / run / "evaluations"),
@@ -316,6 +320,7 @@ def test_a_yaml_block_is_a_config(
         if not default:
             monkeypatch.setenv(name, "value")
     extends = re.search(r"^extends:", block, re.MULTILINE) is not None
+    monkeypatch.syspath_prepend(folder / "configs")
     file = folder / "configs" / "block.yaml"
     file.write_text(block if extends else f"extends: ../my.yaml\n{block}")
     load_config(file)
