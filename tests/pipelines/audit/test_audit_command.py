@@ -73,7 +73,7 @@ def only(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
     def choose(*names: str) -> None:
         chosen = {name: CHECKS[name] for name in names}
-        monkeypatch.setattr("pipelines.audit.command.CHECKS", chosen)
+        monkeypatch.setattr("pipelines.audit.command.checks_of", lambda _: chosen)
 
     return choose
 
