@@ -43,7 +43,8 @@ def interpreter(folder: Path, name: str, version: str, without_venv: bool = Fals
 
 
 def run_make(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHON", "MAKEFLAGS")}
+    of_make = ("PYTHON", "MAKEFLAGS", "MAKELEVEL")  # the tests themselves may be run by make
+    environment = {key: value for key, value in os.environ.items() if key not in of_make}
     return subprocess.run(
         ["make", *arguments],
         cwd=project,
