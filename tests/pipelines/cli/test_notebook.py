@@ -40,7 +40,7 @@ def test_copies_are_those_that_are_shipped_and_a_changed_one_is_kept(peerglass: 
     answer = peerglass("notebook", "--copy")
     assert answer.code == 0, answer.err
     paths = [Path(line) for line in answer.out.splitlines()]
-    assert [path.name[:2] for path in paths] == ["01", "02", "03", "04", "05"]
+    assert [path.name[:2] for path in paths] == ["01", "02", "03", "04", "05", "06"]
     assert all(path.read_bytes() == (ROOT / "notebooks" / path.name).read_bytes() for path in paths)
     assert (paths[0].parent / "market.yaml").is_file()
     paths[1].write_text("mine")
@@ -66,7 +66,7 @@ def test_lab_opens_the_copy_with_this_python(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["06"], "There is no notebook '06'; choose among: 01_first_run, 02_peer"),
+        (["07"], "There is no notebook '07'; choose among: 01_first_run, 02_peer"),
         (["0"], "More than one notebook begins with '0'; choose among"),
         (["--html", "page.html"], "--html writes one notebook; name it"),
         (["01", "--copy", "--html", "page.html"], "give one of the two"),
