@@ -226,7 +226,8 @@ def describe_evidence(found: Mapping[str, Any]) -> str:
         if one["lower"] is None:
             said = f"an interval needs {BURN_IN} independent sessions"
         label = {"rank_ic": "rank IC", "return": "return of a session, net"}[name]
-        lines.append(f"  {label:24}  {mean}{end} [{lower}, {upper}] over {one['sessions']} sessions; {said}")
+        measured = f"{mean}{end} [{lower}, {upper}] over {one['sessions']} sessions"
+        lines.append(f"  {label:24}  {measured if one['sessions'] else 'no session yet'}; {said}")
     return "\n".join([*lines, "The intervals hold at 95% on all nights together, however often one looks."])
 
 
