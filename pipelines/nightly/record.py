@@ -28,6 +28,7 @@ from pipelines.files import write_text
 from pipelines.format import PERCENT, Kind
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import NightFinding, NightResult, NightSource, nights_folder
+from pipelines.nightly.settings import trading_delay
 from pipelines.nightly.verify_record import FIRST, RECORD, SEAL, entry_hash, problems, read_record
 from pipelines.run.identity import APART, CODE, folders_digest
 from pipelines.run.record import git_commit
@@ -128,8 +129,9 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
     Returns
     -------
     dict
-        config, folder, entries, first and last (sessions), head (the newest hash), in_time, and problems
-        (sentences). A night is in time if it was sealed, by its clock, at the latest on the session at which
+        config, folder, entries, first and last (sessions), head (the newest hash), in_time, sealed_again
+        (sessions of nights that were decided anew; the newest entry counts), and problems (sentences). A
+        night is in time if it was sealed, by its clock, at the latest on the session at which
         its orders are traded.
 
     Raises
@@ -164,6 +166,7 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
         "last": entries[-1]["session"],
         "head": entries[-1]["hash"],
         "in_time": len(_in_time(config, lake, entries)),
+        "sealed_again": sorted({one["session"] for one in entries if newest[one["session"]] is not one}),
         "problems": found,
     }
 
@@ -175,9 +178,9 @@ def evidence(config: Config, lake: Lake) -> dict[str, Any]:
     -------
     dict
         config, nights (sealed in time) and figures: for ``rank_ic`` (of the champion's signals) and
-        ``return`` (of the account, a session, after costs) the number of sessions, the mean, the bounds of
-        its confidence sequence (null before it has any), and the first session at which these exclude
-        zero, or null.
+        ``return`` (of the account, a session, after costs; it belongs to the newest night whose orders are
+        held) the number of sessions, the mean, the bounds of its confidence sequence (null before it has
+        any), and the first night at which these exclude zero, or null.
 
     Raises
     ------
@@ -193,7 +196,10 @@ def evidence(config: Config, lake: Lake) -> dict[str, Any]:
         realised = pl.read_parquet(watched).filter(pl.col("role") == "champion").sort("session")
         figures["rank_ic"] = _figure(realised, "rank_ic", in_time, config.label.horizon)
     booked = lake.rows("profits", ["session", "nav", "pnl"], pl.col("config") == config.name).sort("session")
-    earned = booked.with_columns(pl.col("pnl") / (pl.col("nav") - pl.col("pnl"))).slice(1)
+    # what a session earns was decided ``delay`` sessions before the close from which it is held
+    earned = booked.select(
+        pl.col("session").shift(trading_delay(config) + 1), pl.col("pnl") / (pl.col("nav") - pl.col("pnl"))
+    ).drop_nulls()
     figures["return"] = _figure(earned, "pnl", in_time, 1)
     return {"config": config.name, "nights": len(in_time), "figures": figures}
 
@@ -240,6 +246,7 @@ def describe(found: Mapping[str, Any]) -> str:
             f"record of {found['config']}: {nights}: {state}",
             *(f"  {sentence}" for sentence in found["problems"]),
             f"  sealed in time  {found['in_time']} of {found['entries']}, by the clock of this machine",
+            *([f"  sealed again    {', '.join(found['sealed_again'])}"] if found["sealed_again"] else []),
             f"  newest hash     {found['head']}",
             f"  without Peerglass: python {Path(__file__).with_name('verify_record.py')} {found['folder']}",
         ]
@@ -249,7 +256,7 @@ def describe(found: Mapping[str, Any]) -> str:
 def _in_time(config: Config, lake: Lake, entries: Sequence[Mapping[str, Any]]) -> set[str]:
     """Sessions whose newest entry was sealed at the latest on the session at which its orders are traded."""
     sessions = [str(day) for day in lake.rows("prices", ["date"])["date"].unique().sort()]
-    delay, found = max(1, config.label.delay), set()
+    delay, found = trading_delay(config), set()
     for session, entry in {one["session"]: one for one in entries}.items():
         traded = bisect_right(sessions, session) + delay - 1
         if traded >= len(sessions) or entry["sealed_at"][:10] <= sessions[traded]:

@@ -19,6 +19,7 @@ from backtest.inference.anytime import confidence_sequence
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.nightly import verify_record
 from pipelines.nightly.record import describe_evidence, evidence, publish, seal, verify
 from pipelines.nightly.result import ModelVersion, NightResult, NightSource, night_folder, nights_folder
@@ -132,6 +133,20 @@ def test_a_night_that_is_played_again_adds_no_entry(season: Record) -> None:
     last = dt.date.fromisoformat(days[-1])
     seal_night(config, lake, last, NIGHTS - 1, dt.datetime.combine(last, NOON) + dt.timedelta(days=7))
     assert (nights_folder(config) / "record.jsonl").read_bytes() == before
+
+
+def test_a_night_that_was_decided_anew_is_named_and_its_new_entry_counts(
+    season: Record, tmp_path: Path
+) -> None:
+    config, lake, days = season
+    copied = config.model_copy(update={"output": str(tmp_path)})
+    shutil.copytree(nights_folder(config), nights_folder(copied))
+    replaced(nights_folder(copied) / days[-1] / "book.csv", "0.1", "0.3")
+    last = dt.date.fromisoformat(days[-1])
+    seal_night(copied, lake, last, NIGHTS - 1, dt.datetime.combine(last, NOON) + dt.timedelta(days=9))
+    found = verify(copied, lake)
+    assert (found["entries"], found["sealed_again"], found["problems"]) == (NIGHTS + 1, [days[-1]], [])
+    assert found["in_time"] == NIGHTS - 3
 
 
 def lines(folder: Path, change: Callable[[list[dict[str, Any]]], object]) -> None:
@@ -267,6 +282,36 @@ def test_evidence_is_of_the_nights_that_were_sealed_in_time(season: Record, tmp_
     said = describe_evidence(found)
     assert f"it excludes zero since {days[39]}" in said
     assert "an interval needs 40 independent sessions" in said
+
+
+def test_a_return_belongs_to_the_night_that_decided_it(season: Record, tmp_path: Path) -> None:
+    config, lake, days = season
+    shutil.copytree(lake.root, tmp_path / "lake")
+    booked = Lake(tmp_path / "lake")
+    return_T = np.random.default_rng(7).normal(0.01, 0.005, NIGHTS)
+    nav_T = 1e6 * np.cumprod(1.0 + return_T)
+    pnl_T = nav_T - np.append(1e6, nav_T[:-1])
+    sessions = [dt.date.fromisoformat(day) for day in days]
+    other = dict.fromkeys(("capital", "gross", "cash", "fee", "charge", "dividend", "backtest_nav"), 1.0)
+    rows = {
+        **{"config": config.name, "session": sessions, "filled_by": "rule", "nav": nav_T, "pnl": pnl_T},
+        **{
+            **other,
+            "revision": 0.0,
+            "positions": 1,
+            "night": sessions,
+            "created_at": dt.datetime.now(dt.UTC),
+        },
+    }
+    empty = schema("profits").create_empty().schema
+    booked.upsert("profits", pl.DataFrame(rows).select(pl.col(n).cast(t) for n, t in empty.items()))
+    found = evidence(config, booked)["figures"]["return"]
+    held = max(1, config.label.delay) + 1  # a decision of t is traded at the close of t + delay
+    of_nights = return_T[held:][: NIGHTS - 3]  # the last three nights were sealed late
+    assert found["sessions"] == len(of_nights)
+    assert found["mean"] == pytest.approx(of_nights.mean())
+    lower_T, _ = confidence_sequence(of_nights)
+    assert found["lower"] == pytest.approx(lower_T[-1])
 
 
 def git(folder: Path, *arguments: str) -> str:
