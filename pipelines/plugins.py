@@ -14,6 +14,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -63,8 +64,15 @@ def load(names: Iterable[str]) -> None:
         if loaded is not None and (not is_file(name) or loaded.content == _content(loaded.files)):
             continue
         if loaded is not None:
-            _forget(loaded)
+            _remove(loaded)
         _load(name)
+
+
+def load_those_there(names: Iterable[str]) -> None:
+    """Import in a worker the plugins of its parent, without those of other configs that are gone by now."""
+    for name in names:
+        with suppress(PeerglassError):
+            load([name])
 
 
 def load_named(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
@@ -80,6 +88,12 @@ def load_named(raw: Mapping[str, Any], origin: str) -> dict[str, Any]:
 def loaded() -> list[str]:
     """Names of the plugins of this process."""
     return list(_LOADED)
+
+
+def forget(name: str) -> None:
+    """Remove a plugin, and what it registered, from this process."""
+    if (plugin := _LOADED.get(name)) is not None:
+        _remove(plugin)
 
 
 def _load(name: str) -> None:
@@ -104,7 +118,7 @@ def _load(name: str) -> None:
         raise
     except Exception as error:
         files = (path,) if is_file(name) else _files(top, sys.modules.get(top))
-        _forget(Plugin(name, top, files, ""))
+        _remove(Plugin(name, top, files, ""))
         if isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name)):
             raise ConfigError(
                 f"plugins: there is no module {error.name}; install its package in this environment, or give "
@@ -176,7 +190,7 @@ def _registries() -> Iterator[dict[str, Any]]:
             yield getattr(sys.modules[module], name)
 
 
-def _forget(plugin: Plugin) -> None:
+def _remove(plugin: Plugin) -> None:
     from features.library.sets import ADDED
 
     ADDED.pop(plugin.name, None)

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pipelines import plugins
 from pipelines.execution.protocol import Tell, Work
 
 Array = npt.NDArray[np.float64]
@@ -138,3 +139,8 @@ def fail_loudly() -> None:
     print("printed")
     warnings.warn("warned", stacklevel=1)
     raise RuntimeError("raised")
+
+
+def plugins_of_a_worker(shared: None, item: int, tell: Tell) -> tuple[int, list[str]]:
+    """Process and plugins of the worker."""
+    return os.getpid(), plugins.loaded()

@@ -57,7 +57,8 @@ class _Worker:
         self.ticket: Ticket | None = None
         self.gpu = gpu
         ours, theirs = Pipe()
-        start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare, plugins.loaded()])
+        self.plugins = plugins.loaded()
+        start = json.dumps([_ROOT, sys.path, theirs.fileno(), os.getpid(), prepare, self.plugins])
         self.process = subprocess.Popen(  # noqa: S603 (our own interpreter and code)
             [sys.executable, "-c", _START, start],
             pass_fds=(theirs.fileno(),),
@@ -177,7 +178,9 @@ class PoolEngine(Generic[Shared, Item, Result]):
         if worker is None:
             taken = {one.gpu for one in self._workers}
             gpu = next(gpu for gpu in places if gpu is None or gpu not in taken)
-            worker = next((one for one in _early.workers if one.gpu == gpu), None)
+            known = plugins.loaded()
+            fit = (one for one in _early.workers if one.gpu == gpu and one.plugins == known)
+            worker = next(fit, None)
             if worker is None:
                 worker = _Worker(gpu=gpu)
             else:

@@ -179,7 +179,7 @@ def _connect(config: EngineConfig, workers: int) -> None:
 
     local: dict[str, Any] = {} if config.address else {"num_cpus": workers, "include_dashboard": False}
     if names := plugins.loaded():  # before objects of their classes arrive
-        local["runtime_env"] = {"worker_process_setup_hook": lambda: plugins.load(names)}
+        local["runtime_env"] = {"worker_process_setup_hook": lambda: plugins.load_those_there(names)}
     try:
         ray.init(
             address=config.address or "local",

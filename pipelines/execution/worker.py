@@ -11,6 +11,7 @@ import struct
 import sys
 import tempfile
 import threading
+import traceback
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from multiprocessing import reduction
 from multiprocessing.connection import Connection
@@ -27,7 +28,7 @@ def main(pipe: int, parent: int, prepare: str, modules: list[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent ends this one
     end_with(parent)
     connection = Connection(pipe)
-    plugins.load(modules)  # before objects of their classes arrive
+    plugins.load_those_there(modules)  # before objects of their classes arrive
     if prepare:  # what fails here fails again in the tasks, whose logs say so
         module, function = prepare.split(":")
         unread = io.StringIO()
@@ -67,6 +68,9 @@ def _receive(connection: Connection, received: queue.SimpleQueue[int | tuple[Tic
             message = connection.recv_bytes()
             content = pickle.loads(message) if message else reduction.recv_handle(connection)  # noqa: S301
         except (EOFError, OSError):
+            os._exit(1)
+        except Exception:  # a content that cannot be read here, such as an object of a plugin that is gone
+            traceback.print_exc()
             os._exit(1)
         received.put(content)
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,6 +32,7 @@ from pydantic import BaseModel
 
 from models.fitting.fit import FitConfig
 from models.registry import MODELS
+from pipelines import plugins
 from pipelines.cli.main import app
 from pipelines.cli.main import main as peerglass
 from pipelines.config.load import load_config
@@ -109,7 +110,7 @@ def ids(pairs: list[tuple[str, str]]) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Path:
+def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str, Any]) -> Iterator[Path]:
     """A folder with a user's files, and the config ``my.yaml`` on them."""
     folder = tmp_path_factory.mktemp("home")
     (folder / "my").mkdir()
@@ -154,7 +155,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str,
     for plugin in ("configs/my_features.py", "configs/mypackage/models.py"):
         (folder / plugin).parent.mkdir(exist_ok=True)
         (folder / plugin).write_text('"""A plugin that registers nothing."""\n')
-    return folder
+    yield folder
+    for name in plugins.loaded():
+        plugins.forget(name)
 
 
 @pytest.fixture(scope="module")

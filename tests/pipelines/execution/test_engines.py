@@ -14,8 +14,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_tasks import always_die, die_once, fail, made_ready, seen_gpus, total, work_on
+from engine_tasks import (
+    always_die,
+    die_once,
+    fail,
+    made_ready,
+    plugins_of_a_worker,
+    seen_gpus,
+    total,
+    work_on,
+)
 
+from pipelines import plugins
 from pipelines.config import sections
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
@@ -292,6 +302,33 @@ def test_a_pool_leaves_its_workers_for_the_next_one_only_where_workers_wait() ->
     assert all(process.returncode == -signal.SIGKILL for process in waiting)
     processes(1.0)
     assert not pool._early.workers
+
+
+def test_workers_know_the_plugins_of_their_parent_and_do_without_one_that_is_gone(tmp_path: Path) -> None:
+    files = [tmp_path / "kept.py", tmp_path / "gone.py"]
+    names = [str(file) for file in files]
+    work = work_on(plugins_of_a_worker)
+
+    def seen(engine: PoolEngine[Any, int, Any]) -> dict[int, list[str]]:
+        reports = list(run_jobs(engine, 2, lambda job: job))
+        assert all(one.error is None for one in reports), reports
+        return dict(one.result for one in reports if one.result is not None)
+
+    with early_workers() as start:
+        start(1, "")
+        (early,) = (worker.process.pid for worker in pool._early.workers)
+        for file in files:
+            file.write_text("")
+        plugins.load(names)
+        files[1].unlink()
+        try:
+            with PoolEngine(work, 2) as engine:
+                found = seen(engine)
+        finally:
+            for name in names:
+                plugins.forget(name)
+        assert early not in found, "it was started before the plugins were known"
+        assert list(found.values()) == [names[:1]] * len(found)
 
 
 def test_a_pool_of_large_tasks_ends_its_workers() -> None:
