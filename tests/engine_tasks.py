@@ -82,7 +82,7 @@ def where(shared: tuple[str, Array], item: int, tell: Tell) -> tuple[float, bool
     node = str(ray.get_runtime_context().get_node_id())
     tell(node)
     print(f"printed by {item}")
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 600
     while not (killed := [path.name for path in Path(folder).glob("killed-*")]) or killed == [
         f"killed-{node}"
     ]:

@@ -26,7 +26,7 @@ os.dup2(log, 1), os.dup2(log, 2)
 from mlflow.cli import cli
 cli()
 """
-_PATIENCE = 120  # seconds; a busy machine imports MLflow slowly
+_PATIENCE = 600  # seconds; a busy machine imports MLflow slowly
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def mlflow_server(folder: Path, backend: str, port: int | None = None) -> Iterat
     finally:
         server.terminate()
         try:
-            server.communicate(timeout=20)
+            server.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             os.killpg(server.pid, 9)
             server.communicate()

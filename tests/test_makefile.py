@@ -52,7 +52,7 @@ def run_make(project: Path, *arguments: str) -> subprocess.CompletedProcess[str]
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
 
 

@@ -75,7 +75,7 @@ def test_the_line_of_the_crontab_works_in_a_shell_and_starts_nothing_twice(tmp_p
     (tmp_path / "data/logs").mkdir(parents=True)
     environment = {"HOME": str(tmp_path), "CONFIG": "my.yaml", "PATH": "/usr/local/bin:/usr/bin:/bin"}
     both = [subprocess.Popen(["/bin/sh", "-c", entries[0][1]], env=environment) for _ in range(2)]
-    assert sorted(one.wait(timeout=30) for one in both) == [0, 3], "one of them finds the lock taken"
+    assert sorted(one.wait(timeout=300) for one in both) == [0, 3], "one of them finds the lock taken"
     assert (tmp_path / "data/logs/nightly.log").read_text() == "nightly my.yaml\ntrouble\n"
 
 
@@ -107,10 +107,10 @@ def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for path in units:
         path.write_text((DEPLOY / path.name).read_text().replace(HOME, str(tmp_path / "home")))
     verify = ["systemd-analyze", "verify", "--man=no", *map(str, units)]
-    verified = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=60)
+    verified = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=300)
     assert (verified.returncode, verified.stderr) == (0, "")
     units[0].write_text(units[0].read_text().replace("TimeoutStartSec=4h", "TimeoutStartSec=long"))
-    refused = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=60)
+    refused = subprocess.run(verify, capture_output=True, text=True, check=False, timeout=300)
     assert "TimeoutStartSec" in refused.stderr, "a mistake would be seen"
 
 

@@ -61,7 +61,7 @@ def call(lines: list[str], heavy: set[str], folder: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("all of them\n")

@@ -230,7 +230,7 @@ def test_two_concurrent_processes_store_every_key_once(place: Place, tmp_path: P
     writers = [Process(WRITER, [place.root, options, str(first), str(rounds)], tmp_path) for first in (0, 2)]
     assert [writer.stdout.readline() for writer in writers] == ["ready\n"] * 2
     (tmp_path / "go").touch()
-    out = [writer.communicate(timeout=60) for writer in writers]
+    out = [writer.communicate(timeout=300) for writer in writers]
     assert [writer.returncode for writer in writers] == [0, 0], out
     frame = place.lake().read("forecasts")
     assert frame["date"].to_list() == [date(2020, 1, 1) + timedelta(days=i) for i in range(rounds + 5)]

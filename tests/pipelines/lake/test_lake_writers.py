@@ -177,7 +177,7 @@ def test_two_concurrent_ingests_leave_one_complete_delivery(tmp_path: Path) -> N
         config = {**base, "source": {"kind": "files", "prices": f"{tmp_path}/{name}.parquet"}}
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(config))
     commands = [Process(PEERGLASS, ["ingest", f"{name}.yaml", "--wait"], tmp_path) for name in ("one", "two")]
-    out = [command.communicate(timeout=120) for command in commands]
+    out = [command.communicate(timeout=300) for command in commands]
     assert [command.returncode for command in commands] == [0, 0], out
     stored = Lake(tmp_path / "lake").read("prices", columns=["date", "ticker", "close"])
     delivered = [

@@ -214,7 +214,7 @@ def test_of_two_processes_one_plays_the_night_and_the_other_leaves_or_waits(
     day = str(write_config(settings)[-1])
     held = Process(HELD_NIGHT, ["nightly", "tiny.yaml", "--date", day])
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 600
         while not Path("held").exists():
             assert held.poll() is None, held.communicate()
             assert time.monotonic() < until

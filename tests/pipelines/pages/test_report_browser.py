@@ -43,7 +43,7 @@ def width(request: pytest.FixtureRequest) -> int:
 def page(browser: Browser, address: str, width: int) -> Iterator[Page]:
     troubles: list[str] = []
     shown = browser.new_page(viewport={"width": width, "height": HEIGHT})
-    shown.set_default_timeout(20_000)
+    shown.set_default_timeout(60_000)
     shown.on("pageerror", lambda error: troubles.append(str(error)))
     shown.on("console", lambda message: troubles.append(message.text))
     shown.on("request", lambda sent: troubles.append(sent.url) if sent.url.split("#")[0] != address else None)

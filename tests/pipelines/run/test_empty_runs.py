@@ -78,7 +78,7 @@ def test_a_process_that_waits_for_a_removed_folder_makes_a_new_one(tmp_path: Pat
         locks.lock_run(folder)
         waiting = Process(WAIT, [str(folder)])
         assert waiting.stdout.readline() == "waits\n"
-    assert waiting.communicate(timeout=60)[0] == "done\n"
+    assert waiting.communicate(timeout=300)[0] == "done\n"
     assert waiting.returncode == 0
     assert (folder / "contents").read_text() == "x"
 
@@ -102,7 +102,7 @@ def test_processes_that_come_and_go_never_hold_a_lock_together(tmp_path: Path) -
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=300)
     assert not any(thread.is_alive() for thread in threads)
     assert most == [1]
     assert not folder.exists()

@@ -87,7 +87,7 @@ def test_two_trainings_of_one_config_end_with_one_complete_run(
     new_store(tmp_path)
     arguments = ["train", "tiny.yaml", *(["--wait"] if wait else [])]
     started = [Process(PEERGLASS, arguments) for _ in range(2)]
-    outputs = [process.communicate(timeout=200) for process in started]
+    outputs = [process.communicate(timeout=300) for process in started]
     codes = sorted(process.wait() for process in started)
     assert codes == ([0, 0] if wait else [0, 3]), outputs
     if not wait:
@@ -174,7 +174,7 @@ def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
     process = holder("lock_lake", lake.root)
     try:
         refused = Process(PEERGLASS, command, cwd=filled)
-        out, err = refused.communicate(timeout=60)
+        out, err = refused.communicate(timeout=300)
         assert (refused.returncode, out) == (3, ""), err
         sentence = err.splitlines()[-1]
         assert f"The lake {lake.root} is being written by process {process.pid} on" in sentence
@@ -186,7 +186,7 @@ def test_commands_that_change_a_lake_wait_for_a_running_ingest_or_name_it(
     finally:
         process.kill()
         process.communicate()
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=300)
     assert waiting.returncode == 0, err
     assert done in out
 
@@ -195,7 +195,7 @@ def test_a_dry_run_of_a_vacuum_needs_no_lock(filled: Path) -> None:
     process = holder("lock_lake", filled / "lake")
     try:
         dry = Process(PEERGLASS, ["lake", "vacuum", "tiny.yaml", "--keep-days", "1", "--dry-run"], cwd=filled)
-        assert dry.communicate(timeout=60)[0] == "nothing to remove\n"
+        assert dry.communicate(timeout=300)[0] == "nothing to remove\n"
         assert dry.returncode == 0
     finally:
         process.kill()

@@ -95,7 +95,7 @@ def event_of(line: str) -> dict[str, Any]:
 def finish(folder: Path) -> tuple[str, float, list[dict[str, Any]]]:
     """Run the command to its end; return the run id, the seconds of training and the progress events."""
     with training(folder) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     events = [event_of(line) for line in err.splitlines()]
     ends = [event for event in events if event["stage"] == "train" and event["event"] == "end"]
