@@ -6,8 +6,10 @@ A frame is of polars or pandas, in one of two forms:
   the same, and so is a pandas frame whose columns have two levels, the second one of tickers;
 - **wide**: a column ``date`` (or a pandas index of dates), and one column of numbers per firm.
 
-A value dated t was known at the close of t. Null and NaN mean that there is none. What is returned is of the
-kind that was given: polars for polars; for pandas, dates and tickers are in the index if they were.
+A value dated t was known at the close of t. Null and NaN mean that there is none. A further column
+``known_from`` of dates is the knowledge cutoff of the model that made a row: earlier rows do not count. What
+is returned is of the kind that was given: polars for polars; for pandas, dates and tickers are in the index
+if they were.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import polars as pl
 from features.arrays import IntArray
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.errors import DataError
-from pipelines.results.signal_file import SignalTable
+from pipelines.results.signal_file import KNOWN_FROM, SignalTable, early_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,7 +55,7 @@ def answer(rows: pl.DataFrame, like: Frame, *, index: bool = False) -> Table:
 
 
 def read_frame(frame: Frame, what: str) -> pl.DataFrame:
-    """Read a frame of either form: date, ticker, value; sorted, each key once, without unknown values.
+    """Read the rows of a frame that count: date, ticker, value; sorted, each key once, no unknown value.
 
     Parameters
     ----------
@@ -65,7 +67,7 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     Raises
     ------
     DataError
-        If it has neither form, a firm appears twice on a date, or a value is infinite.
+        If it has neither form, a firm appears twice on a date, a value is infinite, or no row counts.
 
     Examples
     --------
@@ -74,7 +76,8 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     >>> read_frame(wide, "signal").rows()
     [(datetime.date(2024, 1, 2), 'A', 1.0)]
     """
-    rows = read_signals(frame, what)
+    every = read_signals(frame, what)
+    rows = every.filter(~early_rows(f"The {what}", every)).drop(KNOWN_FROM, strict=False)
     names = rows.columns[len(_KEY) :]
     if len(names) != 1:
         raise DataError(
@@ -84,7 +87,7 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
 
 
 def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
-    """Read a frame of either form with any number of signals: date, ticker, and a column per signal.
+    """Read a frame of either form with any number of signals: date, ticker, a column per signal, cutoffs.
 
     Parameters
     ----------
@@ -107,8 +110,9 @@ def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
     """
     rows = _polars(frame, what)
     if "ticker" not in rows.columns and not rows["date"].is_duplicated().any():
-        rows = rows.unpivot(index="date", variable_name="ticker", value_name=SIGNAL)
-        rows = rows.drop_nulls() if rows.schema[SIGNAL].is_numeric() else rows
+        index = ["date", *_cutoffs(rows)]
+        rows = rows.unpivot(index=index, variable_name="ticker", value_name=SIGNAL)
+        rows = rows.drop_nulls(SIGNAL) if rows.schema[SIGNAL].is_numeric() else rows
     return check_signals(rows, what)
 
 
@@ -127,10 +131,13 @@ def cells(panel: Panel, session_E: IntArray, firm_E: IntArray, **columns: object
 def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
     """Check a long frame: date, ticker and columns of numbers, as float64 with null where there is none.
 
+    A column ``known_from`` comes last.
+
     Raises
     ------
     DataError
-        If a column is missing or of the wrong type, a firm appears twice on a date, or a value is infinite.
+        If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, or a
+        row has no cutoff although there is a column of them.
 
     Examples
     --------
@@ -144,20 +151,29 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
             f"The {what} has no column {missing[0]!r}; it needs date, ticker and one column per signal, and "
             f"has {', '.join(frame.columns)}."
         )
-    names = [name for name in frame.columns if name not in _KEY]
+    cutoffs = _cutoffs(frame)
+    names = [name for name in frame.columns if name not in (*_KEY, *cutoffs)]
     wrong = [name for name in names if not frame.schema[name].is_numeric()]
     if wrong or not names:
         problem = (
             f"a column {wrong[0]!r} of type {frame.schema[wrong[0]]}" if wrong else "no column of a signal"
         )
         raise DataError(f"The {what} has {problem}; signals are columns of numbers.")
-    if not frame.schema["date"].is_temporal():
-        raise DataError(f"The column date is of type {frame.schema['date']}; convert it to dates first.")
+    for name in ("date", *cutoffs):
+        if not frame.schema[name].is_temporal():
+            raise DataError(f"The column {name} is of type {frame.schema[name]}; convert it to dates first.")
     signals = frame.select(
         pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
         pl.col("ticker").cast(pl.String),
         pl.col(names).cast(pl.Float64).fill_nan(None),
+        *(pl.col(name).dt.date() for name in cutoffs),
     )
+    for name in cutoffs:
+        if signals[name].null_count():
+            raise DataError(
+                f"The column {name} has no date in {signals[name].null_count():,} rows; give each the cutoff "
+                "of the model that made it."
+            )
     twice = signals.filter(signals.select(_KEY).is_duplicated())
     if twice.height:
         day, ticker = twice.select(_KEY).row(0)
@@ -168,6 +184,11 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
                 f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
             )
     return signals.sort(_KEY)
+
+
+def _cutoffs(frame: pl.DataFrame) -> list[str]:
+    """The column of cutoffs, if there is one."""
+    return [name for name in frame.columns if name == KNOWN_FROM]
 
 
 def _polars(frame: Frame, what: str) -> pl.DataFrame:

@@ -299,7 +299,8 @@ def audit_signal(signal: Frame, prices: Frame, *, horizon: int = 1) -> Table:
     Parameters
     ----------
     signal
-        One signal, or several as the columns of a long frame.
+        One signal, or several as the columns of a long frame. With a column ``known_from``, the skill on both
+        sides of the knowledge cutoff is compared.
     prices
         Closes, adjusted for splits and dividends, or a long frame as for `run_book`.
     horizon

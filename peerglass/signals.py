@@ -300,7 +300,9 @@ def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> B
     signals
         One signal or more: a long or wide frame of polars or pandas, or a series (`peerglass.frames`). A
         value dated t must have been known at the close of t; the table ``guard`` shows what betrays that it
-        was not. Higher means better. Null and NaN mean no signal.
+        was not. Higher means better. Null and NaN mean no signal. Forecasts of a language or foundation model
+        need its knowledge cutoff, as a column ``known_from`` or the setting ``known_from``: earlier ones are
+        in no figure, and the tables ``cutoffs`` and ``guard`` compare both sides.
     market
         Path of a YAML config, or a loaded one, which gives lake, universe, label, books and costs; or a frame
         of prices, as for `peerglass.run_book`. On prices, every firm is in the universe while it has
@@ -317,7 +319,8 @@ def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> B
         If a setting is invalid.
     DataError
         If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, a
-        signal has no value in the universe, all of them are constant on every date, or the lake is empty.
+        signal has no value in the universe or after its cutoff, all of them are constant on every date, or
+        the lake is empty.
 
     Examples
     --------

@@ -298,6 +298,8 @@ _DEFINED: Final = (
     _text("reach", "reach", "which trials count, in words"),
     # signal files
     _text("reason", "reason", "used, or why rows are left out"),
+    _text("known_from", "known from", "first and last knowledge cutoff of the rows"),
+    _text("part", "forecasts", "before or after their cutoff"),
     _count("rows", "rows"),
     _text("check", "check"),
     Column("verdict", "verdict", ", ".join(VERDICTS), TEXT, dtype=pl.Enum(VERDICTS)),
@@ -454,6 +456,8 @@ trials = trials effective_trials on_market hypothesis reach
     -- What was tried by now, in one row.
 rows = signal reason rows
     -- How the rows of a signal file were used.
+cutoffs = signal known_from part dates ic ic_t
+    -- Forecasts before their knowledge cutoff, which no other table counts, and after.
 guard = signal check verdict sentence value
     -- The look-ahead guard on a signal file.
 sweep_variants = signal sessions {_INTERVALS} sharpe_gross annual_return_net annual_volatility_net

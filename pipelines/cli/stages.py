@@ -148,6 +148,9 @@ def backtest(
     tear sheet, the tables and the settings are kept in a folder of their own. `peerglass report ID` shows
     them again, and `peerglass backtest ID` measures the same file again, for example with `--set`.
 
+    Forecasts of a language or foundation model need its knowledge cutoff, as a column `known_from` or by
+    `--set known_from=DATE`: earlier ones count in no figure.
+
     The look-ahead guard checks whether a signal knows prices after its date. If it does, the signal is not
     believable and the exit code is 4.
 

@@ -52,6 +52,10 @@ class Config(Section):
     """Inputs of the models."""
     label: sections.LabelConfig = sections.LabelConfig()
     """What is forecast."""
+    known_from: dt.date | None = None
+    """Knowledge cutoff of a file or frame of signals: the first session after the training data of the
+    language or foundation model that made them. Earlier forecasts count in no figure. Null: a column
+    ``known_from`` of the file says so for each row, or all forecasts count. It has no effect on a run."""
     folds: sections.FoldsConfig
     """Walk-forward folds."""
     models: dict[str, Settings]

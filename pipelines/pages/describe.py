@@ -26,7 +26,7 @@ _OWN_NAMES = (
 )
 _KEYS: Final = {  # of the JSON document -> tables
     **{"results": "ladder", "books": "figures", "tests": "significance"},
-    **{name: name for name in (*_OWN_NAMES, "guard", "rows", "flagged_rows")},
+    **{name: name for name in (*_OWN_NAMES, "guard", "cutoffs", "rows", "flagged_rows")},
 }
 
 _NAMED = 5
@@ -78,6 +78,7 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         *_used_rows(evaluation.table("rows")),
         *describe_flagged(evaluation.read_table("flagged_rows")),
         *_guard(evaluation.table("guard")),
+        *_cutoffs(evaluation.read_table("cutoffs")),
         "",
         *_results(evaluation, config),
         describe_decisions(evaluation.table("figures")),
@@ -393,6 +394,19 @@ def _guard(guard: pl.DataFrame) -> Iterator[str]:
     )
     for row in guard.filter(pl.col("verdict").is_in(["fail", "warn"])).iter_rows(named=True):
         yield f"  {row['verdict']}  {row['signal']}, {row['check']}: {row['sentence']}"
+
+
+def _cutoffs(cutoffs: pl.DataFrame | None) -> list[str]:
+    """Skill before and after the knowledge cutoffs; no line without them."""
+    if cutoffs is None:
+        return []
+    names = ("signal", "part", "dates", "ic", "ic_t")
+    cells = [[COLUMNS[name].text(row[name]) for name in names] for row in cutoffs.to_dicts()]
+    return [
+        f"knowledge cutoff {cutoffs['known_from'][0]}: figures are of forecasts from then on, because a "
+        "model may remember outcomes of its training data",
+        *text_table(cells, [COLUMNS[name].heading for name in names], left=2),
+    ]
 
 
 def _results(evaluation: StoredEvaluation, config: Config) -> Iterator[str]:

@@ -7,7 +7,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,13 +16,16 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.look_ahead import full_sample, hindsight, leads, levels, returns, splits
+from backtest.inference.means import newey_west_lags, newey_west_t
+from backtest.look_ahead import cutoff, full_sample, hindsight, leads, levels, returns, splits
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import VERDICTS, Finding, Result
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.information_coefficient import ic_by_date, mean_known
+from features.panel.holding import forward_returns
 from features.panel.panel import Panel
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
@@ -31,9 +34,17 @@ from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, 
 from pipelines.errors import DataError
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
+from pipelines.results.evaluate import label_overlap
 from pipelines.results.evaluate_run import evaluate_trials, evaluation_record
 from pipelines.results.recount import recount
-from pipelines.results.signal_file import MeasuredSignals, SignalRecord, SignalTable, signals_id
+from pipelines.results.signal_file import (
+    KNOWN_FROM,
+    MeasuredSignals,
+    SignalRecord,
+    SignalTable,
+    early_rows,
+    signals_id,
+)
 from pipelines.run.evaluations import StoredEvaluation, store_evaluation
 from pipelines.run.identity import installed
 from pipelines.run.locks import Locks
@@ -50,6 +61,7 @@ QUESTIONS: Final[Mapping[str, Callable[[Delivery], Result]]] = {  # of the audit
     "fit on the whole sample": full_sample.fits,
     "splits": partial(splits.check, prices=False),
 }
+_EARLY: Final = "before the knowledge cutoff"
 REASONS: Final = (  # a row that is left out counts under the first that applies
     "missing value",
     "outside the prices' dates",
@@ -59,16 +71,22 @@ REASONS: Final = (  # a row that is left out counts under the first that applies
     "unpriced",
     "no universe on that date",
     "not in the universe",
+    _EARLY,
 )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedSignals:
-    """Signals on the universe, how the rows were used, and dates between the prices' that are no sessions."""
+    """Signals on the universe, how the rows were used, and dates between the prices' that are no sessions.
+
+    Forecasts before their knowledge cutoff are in no array of ``signals``, which all figures are made from.
+    """
 
     signals: Mapping[str, FloatArray]
     rows: pl.DataFrame
     off_sessions: tuple[str, ...]
+    early: Mapping[str, FloatArray] = field(default_factory=dict)  # before their cutoff; none without one
+    days_TN: FloatArray | None = None  # days from the cutoff of a row to its date; NaN without a row
 
     def used(self, signal: str) -> int:
         """Number of rows of a signal that are measured."""
@@ -115,26 +133,39 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
         "no universe on that date": ~decides_T[t_R],
         "not in the universe": ~market.universe_TN[t_R, n_R],
     }
+    days_R = None
+    if KNOWN_FROM in frame.columns:
+        days_R = (day_R - frame[KNOWN_FROM].to_numpy().astype("datetime64[D]")).astype(np.float64)
+        tests[_EARLY] = early_rows(table.path, frame).to_numpy()
     reason_R = np.zeros(len(day_R), dtype=np.int8)  # 0: used
     for number, name in reversed(list(enumerate(REASONS, start=1))):
         if name in tests:
             reason_R[tests[name]] = number
+
+    def on_panel(value_R: FloatArray, kept_R: BoolArray) -> FloatArray:
+        value_TN = np.full(market.universe_TN.shape, np.nan)
+        value_TN[t_R[kept_R], n_R[kept_R]] = value_R[kept_R]
+        return value_TN
+
+    early_R = reason_R == len(REASONS)  # the last reason: these rows would count otherwise
+    days_TN = None if days_R is None else on_panel(days_R, early_R | (reason_R == 0))
     signals: dict[str, FloatArray] = {}
+    early: dict[str, FloatArray] = {}
     rows: list[dict[str, Any]] = []
     for signal in table.signals:
         value_R = frame[signal].to_numpy()
         own_R = np.where(np.isnan(value_R), 1, reason_R)
-        value_TN = np.full(market.universe_TN.shape, np.nan)
-        used_R = own_R == 0
-        value_TN[t_R[used_R], n_R[used_R]] = value_R[used_R]
-        signals[signal] = value_TN
+        signals[signal] = on_panel(value_R, own_R == 0)
+        if days_R is not None:
+            early[signal] = on_panel(value_R, own_R == len(REASONS))
         counts = np.bincount(own_R, minlength=len(REASONS) + 1)
         rows += (
             {"signal": signal, "reason": name, "rows": int(count)}
             for name, count in zip((USED, *REASONS), counts, strict=True)
         )
     off = np.unique(day_R[off_R & ~outside_R])
-    return PlacedSignals(signals, TABLES["rows"].frame(rows), tuple(str(day) for day in off))
+    off_sessions = tuple(str(day) for day in off)
+    return PlacedSignals(signals, TABLES["rows"].frame(rows), off_sessions, early, days_TN)
 
 
 def leave_out_constant(table: SignalTable, placed: PlacedSignals) -> tuple[SignalTable, PlacedSignals]:
@@ -171,12 +202,16 @@ def _quarantined(frame: pl.DataFrame, asked_R: BoolArray, quarantine: pl.DataFra
 
 
 def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
-    """Make all checks of every signal; the worst findings of each signal come first."""
-    guard = Guard(market, horizon)
+    """Make all checks of every signal; the worst findings of each signal come first.
+
+    What precedes a knowledge cutoff is only looked at for that cutoff, and for statistics of the whole file.
+    """
+    guard, counted = Guard(market, horizon), table.rows.filter(~early_rows(table.path, table.rows))
     rows: list[dict[str, Any]] = []
     for signal, signal_TN in placed.signals.items():
-        values = table.rows.select("date", "ticker", value=signal).drop_nulls()
-        whole = full_sample.whole_sample_scale("the signal", values)
+        every = table.rows.select("date", "ticker", value=signal).drop_nulls()
+        values = counted.select("date", "ticker", value=signal).drop_nulls()
+        whole = full_sample.whole_sample_scale("the signal", every)
         said = {"pass": "None is exact for most firms.", "skipped": f"Not examined: {whole.sentence}."}.get(
             whole.verdict, whole.sentence
         )
@@ -184,10 +219,44 @@ def guard_table(table: SignalTable, placed: PlacedSignals, market: Market, horiz
             _off_sessions(table, signal, placed),
             replace(whole, check="statistics of the whole sample", sentence=said),
             *guard.check(signal_TN, values),
+            *_skill_ends(placed, signal, market, horizon),
         ]
         findings.sort(key=lambda one: VERDICTS.index(one.verdict))
         rows += ({"signal": signal, **asdict(one)} for one in findings)
     return TABLES["guard"].of(rows)
+
+
+def _skill_ends(placed: PlacedSignals, signal: str, market: Market, horizon: int) -> Iterator[Finding]:
+    """Compare the ICs of a signal near its knowledge cutoffs; nothing without one."""
+    if placed.days_TN is None:
+        return
+    near_TN = np.where(np.abs(placed.days_TN) <= cutoff.DAYS, _label(market, horizon), np.nan)
+    before_T, after_T = (ic_by_date(x_TN[signal], near_TN) for x_TN in (placed.early, placed.signals))
+    rows_T = np.flatnonzero(np.isfinite(before_T) | np.isfinite(after_T))
+    yield cutoff.skill_ends(before_T, after_T, overlap=label_overlap(rows_T, horizon))
+
+
+def cutoff_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
+    """Skill before the knowledge cutoffs, which counts in no figure, and after them."""
+    rows: list[dict[str, Any]] = []
+    label_TN, cutoffs = _label(market, horizon), table.rows[KNOWN_FROM]
+    known_from = " to ".join(dict.fromkeys((str(cutoffs.min()), str(cutoffs.max()))))
+    for signal in placed.signals:
+        for part, x_TN in (("before, not counted", placed.early[signal]), ("after", placed.signals[signal])):
+            ic_T, rows_T = ic_by_date(x_TN, label_TN), np.flatnonzero(np.isfinite(x_TN).any(axis=1))
+            dates = int(np.isfinite(ic_T).sum())
+            lags = max(label_overlap(rows_T, horizon) - 1, newey_west_lags(dates))
+            found = {"dates": dates, "ic": mean_known(ic_T), "ic_t": newey_west_t(ic_T, lags)}
+            rows.append({"signal": signal, "known_from": known_from, "part": part, **found})
+    return TABLES["cutoffs"].of(rows)
+
+
+def _label(market: Market, horizon: int) -> FloatArray:
+    """Labels of the universe at the first delay of the market; of a market without labels, at delay 1."""
+    label_TN = next(iter(market.labels.values()), None)
+    if label_TN is None:
+        label_TN = forward_returns(market.panel, 1, horizon)
+    return np.where(market.universe_TN, label_TN, np.nan)
 
 
 def failed(guard: pl.DataFrame) -> dict[str, list[str]]:
@@ -278,13 +347,17 @@ def _off_sessions(table: SignalTable, signal: str, placed: PlacedSignals) -> Fin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedSignals:
-    """Signals of a file on a market, before they are evaluated; the guard runs beside the backtest."""
+    """Signals of a file on a market, before they are evaluated; the guard runs beside the backtest.
+
+    ``cutoffs`` is None without a knowledge cutoff.
+    """
 
     measured: MeasuredSignals
     config: Config
     market: Market
     placed: PlacedSignals
     guarding: Future[pl.DataFrame]
+    cutoffs: pl.DataFrame | None
     trials: Mapping[str, Trial]
 
     @property
@@ -337,13 +410,15 @@ def prepare_signals(
     """
     config, added = with_tradable_delay(config)
     on = market_of(config)
+    table = table.since(config.known_from)
     placed = place_signals(table, on.market, on.quarantine)
     _require_rows(table, placed, on.place)
     table, placed = leave_out_constant(table, placed)
     measured = _measured(table, config, on, notes=(*table.notes, *added, *on.market.notes))
     locks.lock_run(measured.folder)
     measured.save()
-    guarding = in_background(lambda: guard_table(table, placed, on.market, config.label.horizon))
+    horizon = config.label.horizon
+    guarding = in_background(lambda: guard_table(table, placed, on.market, horizon))
     contents = measured.record.signals
     return PreparedSignals(
         measured=measured,
@@ -351,6 +426,7 @@ def prepare_signals(
         market=on.market,
         placed=placed,
         guarding=guarding,
+        cutoffs=cutoff_table(table, placed, on.market, horizon) if placed.early else None,
         trials=signal_trials({name: contents[name] for name in placed.signals}, config),
     )
 
@@ -369,7 +445,8 @@ def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEval
         )
         sessions = prepared.placed.sessions(market)
         made = evaluation_record(own, market.panel, sessions, trials, git_commit())
-        return recount(measured, store_evaluation(measured, made, {**tables, "guard": prepared.guard}))
+        made_tables = {**tables, "guard": prepared.guard, "cutoffs": prepared.cutoffs}
+        return recount(measured, store_evaluation(measured, made, made_tables))
 
 
 def signal_tables(

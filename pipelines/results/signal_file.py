@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 import polars as pl
@@ -35,6 +35,7 @@ _OF_ALPHALENS = ("factor_quantile", "group")
 _GENERIC = ("signal", "factor")
 _SAMPLED = 200  # rows of a text file that are read to tell numbers from text
 _CASH = "cash"  # in pyfolio's positions
+KNOWN_FROM: Final = "known_from"  # column with the knowledge cutoff of a row
 _FEWEST_FIRMS = 2
 
 
@@ -48,6 +49,7 @@ class Columns:
     ignored: Mapping[str, str]
     text: opening.TextFormat = opening.COMMAS
     wide: tuple[str, ...] = ()
+    cutoff: tuple[str, ...] = ()  # the column `KNOWN_FROM`, if there is one
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     The keys are ``date`` and ``ticker``, other usual names of both, or those of an alphalens frame
     (``asset``, or two unnamed columns in front). Every other column of numbers is a signal, except
     alphalens's forward returns, ``factor_quantile`` and ``group``. A file with one row a date is wide: its
-    columns are tickers, as in pyfolio's positions (without ``cash``).
+    columns are tickers, as in pyfolio's positions (without ``cash``). ``known_from`` is the cutoff of a row.
     """
     text, schema, rows = _schema(path)
     names = list(schema)
@@ -85,7 +87,8 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
             f"{path} lacks the column {lacking!r}; it needs date, ticker and at least one column of numbers, "
             f"and has {listed}."
         )
-    others = [name for name in names if name not in (date, ticker)]
+    cutoff = _cutoff_of(names)
+    others = [name for name in names if name not in (date, ticker, *cutoff)]
     numbers = [name for name in others if schema[name].is_numeric()]
     for name in wanted:
         if name not in numbers:
@@ -106,7 +109,11 @@ def find_columns(path: Path, wanted: Sequence[str] = ()) -> Columns:
     if not more and first.lower() in _GENERIC:  # the file names it
         signals = {path.name.partition(".")[0]: first}
     ignored = {name: reason for name, reason in reasons.items() if reason is not None}
-    return Columns(date, ticker, signals, ignored, text)
+    return Columns(date, ticker, signals, ignored, text, cutoff=cutoff)
+
+
+def _cutoff_of(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in names if name.lower() == KNOWN_FROM)[:1]
 
 
 def _schema(path: Path) -> tuple[opening.TextFormat, Mapping[str, pl.DataType], pl.LazyFrame]:
@@ -142,7 +149,8 @@ def _reason_to_ignore(name: str, wanted: Sequence[str], numbers: Sequence[str]) 
 
 def _wide(path: Path, rows: pl.LazyFrame, schema: Mapping[str, pl.DataType], day: str) -> Columns | None:
     """Return the roles of a wide file's columns; None if a date has several rows, or a column has words."""
-    tickers = tuple(name for name in schema if name != day and name.lower() != _CASH)
+    cutoff = _cutoff_of(list(schema))
+    tickers = tuple(name for name in schema if name not in (day, *cutoff) and name.lower() != _CASH)
     if not all(schema[name].is_numeric() for name in tickers):
         return None
     if opening.collect(rows.select(day), path).is_duplicated().any():
@@ -153,12 +161,15 @@ def _wide(path: Path, rows: pl.LazyFrame, schema: Mapping[str, pl.DataType], day
             f"and date; its columns are {', '.join(name or '(unnamed)' for name in schema)}, without ticker."
         )
     left = {name: "cash of positions" for name in schema if name.lower() == _CASH}
-    return Columns(day, "ticker", {path.name.partition(".")[0]: "signal"}, left, wide=tickers)
+    return Columns(day, "ticker", {path.name.partition(".")[0]: "signal"}, left, wide=tickers, cutoff=cutoff)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SignalTable:
-    """The rows of a signal file: date, ticker, a column per signal (null: none), in order, no key twice."""
+    """The rows of a signal file: date, ticker, a column per signal (null: none), in order, no key twice.
+
+    A further column ``known_from`` is the knowledge cutoff of each row; without it, all rows count.
+    """
 
     path: Path
     rows: pl.DataFrame
@@ -167,33 +178,68 @@ class SignalTable:
     @property
     def signals(self) -> tuple[str, ...]:
         """Names of the signals, in the order of the file."""
-        return tuple(self.rows.columns[2:])
+        return tuple(name for name in self.rows.columns[2:] if name != KNOWN_FROM)
+
+    def since(self, day: dt.date | None) -> Self:
+        """Return the table with a cutoff for all rows; ConfigError if they have cutoffs of their own."""
+        if day is None:
+            return self
+        if KNOWN_FROM in self.rows.columns:
+            raise ConfigError(
+                f"known_from is {day}, and {self.path} has a column {KNOWN_FROM}; remove one of them."
+            )
+        return replace(self, rows=self.rows.with_columns(pl.lit(day).alias(KNOWN_FROM)))
 
     def content(self, signal: str) -> str:
-        """Digest of a signal's dates, tickers and values, which is the same for CSV and Parquet."""
-        known = self.rows.select("date", "ticker", signal).drop_nulls()
+        """Digest of a signal's dates, tickers, values and cutoffs; the same for CSV and Parquet."""
+        cutoffs = [KNOWN_FROM] if KNOWN_FROM in self.rows.columns else []
+        known = self.rows.select("date", "ticker", signal, *cutoffs).drop_nulls()
         digest = hashlib.sha256(known["date"].to_physical().to_numpy().tobytes())
         digest.update(known["ticker"].str.join("\n").item().encode() if known.height else b"")
         digest.update((known[signal].to_numpy() + 0.0).tobytes())  # + 0.0: -0.0 equals 0.0
+        for name in cutoffs:
+            digest.update(known[name].to_physical().to_numpy().tobytes())
         return digest.hexdigest()[:16]
+
+
+def early_rows(path: Path | str, rows: pl.DataFrame) -> pl.Series:
+    """Whether each row is dated before its ``known_from`` and does not count; DataError if all are."""
+    if KNOWN_FROM not in rows.columns:
+        return pl.repeat(value=False, n=rows.height, eager=True)
+    early = rows["date"] < rows[KNOWN_FROM]
+    if rows.height and early.all():
+        last, since = str(rows["date"].max()), str(rows[KNOWN_FROM].min())
+        raise DataError(
+            f"{path}: no forecast counts, because the last one is dated {last} and known_from is {since}; "
+            "give forecasts made after the training data of the model."
+        )
+    return early
 
 
 def read_signals(path: Path, columns: Columns) -> SignalTable:
     """Read the signals of a file, and refuse repeated keys, rows without a key, and infinite values."""
     rows = opening.scan(path, columns.text)
     if columns.wide:
-        frame = opening.collect(rows.select(columns.date, *columns.wide), path)
+        frame = opening.collect(rows.select(columns.date, *columns.cutoff, *columns.wide), path)
         numeric = all(frame.schema[name].is_numeric() for name in columns.wide)
         frame = frame.with_columns(pl.col(columns.wide).cast(pl.Float64 if numeric else pl.String))
-        frame = frame.unpivot(columns.wide, index=columns.date, variable_name="ticker", value_name="signal")
+        index = [columns.date, *columns.cutoff]
+        frame = frame.unpivot(columns.wide, index=index, variable_name="ticker", value_name="signal")
         frame = _typed(path, frame, columns).drop_nulls(list(columns.signals))
     else:
-        frame = opening.collect(rows.select(columns.date, columns.ticker, *columns.signals.values()), path)
+        wanted = (columns.date, columns.ticker, *columns.signals.values(), *columns.cutoff)
+        frame = opening.collect(rows.select(wanted), path)
         frame = _typed(path, frame, columns)
     incomplete = frame.filter(pl.col("date").is_null() | pl.col("ticker").is_null()).height
     if incomplete:
         raise DataError(
             f"{path}: {incomplete:,} rows have no date or no ticker; fill them, or remove the rows."
+        )
+    without = frame[KNOWN_FROM].null_count() if columns.cutoff else 0
+    if without:
+        raise DataError(
+            f"{path}: {without:,} rows have no known_from; give each the cutoff of the model that made it, "
+            "or a date before the first row if all of its forecasts count."
         )
     for signal in columns.signals:
         for row in frame.filter(pl.col(signal).is_infinite()).iter_rows(named=True):
@@ -207,14 +253,11 @@ def read_signals(path: Path, columns: Columns) -> SignalTable:
 def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
     """Rename the columns and read their values; NaN becomes null."""
     names = {column: name for name, column in columns.signals.items()}
-    frame = frame.rename({columns.date: "date", columns.ticker: "ticker"} | names)
-    days = frame.select(pl.col("date").unique())
-    form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
-    frame = read_dates(frame, ["date"], form).with_columns(ticker_text())
-    if frame.schema["date"] == pl.String:
-        unread = frame["date"].str.to_date("%Y-%m-%d", strict=False).is_null() & frame["date"].is_not_null()
-        day = frame["date"].filter(unread)[0]
-        raise DataError(f"{path}: the date {day!r} cannot be read; write dates as 2020-01-31.")
+    cutoffs = dict.fromkeys(columns.cutoff, KNOWN_FROM)
+    frame = frame.rename({columns.date: "date", columns.ticker: "ticker"} | names | cutoffs)
+    for name in ("date", *cutoffs.values()):
+        frame = _with_dates(path, frame, name)
+    frame = frame.with_columns(ticker_text())
     for name in names.values():
         frame = read_number(frame, name)
         if frame.schema[name] == pl.String:
@@ -224,7 +267,19 @@ def _typed(path: Path, frame: pl.DataFrame, columns: Columns) -> pl.DataFrame:
                 f"{path}: the signal {name} of {row['ticker']} on {row['date']} is {row[name]!r}; it and "
                 f"{words.height - 1:,} more values are no numbers: write them as 1234.5, or leave them empty."
             )
-    return frame.select("date", "ticker", *names.values())
+    return frame.select("date", "ticker", *names.values(), *cutoffs.values())
+
+
+def _with_dates(path: Path, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Read a column of dates in the format that most of them have."""
+    days = frame.select(pl.col(name).unique())
+    form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
+    frame = read_dates(frame, [name], form)
+    if frame.schema[name] == pl.String:
+        unread = frame[name].str.to_date("%Y-%m-%d", strict=False).is_null() & frame[name].is_not_null()
+        day = frame[name].filter(unread)[0]
+        raise DataError(f"{path}: the {name} {day!r} cannot be read; write dates as 2020-01-31.")
+    return frame
 
 
 def _in_order(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
