@@ -26,6 +26,7 @@ from pipelines.run.fetch import ingest_config
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_data, load_run_market, prepare_run, reopen_run
 from pipelines.run.record import RecordedRun, open_run
+from pipelines.run.registration import registration_of
 from pipelines.run.stored import StoredRun
 
 if TYPE_CHECKING:
@@ -101,9 +102,8 @@ def backtest_run(
             from pipelines.pages.verdict import judge_report
 
             verdict = judge_report(run_report(run, evaluation, dataset, lake)).as_dict()
-            echo(
-                document(run.run_id, evaluation, verdict, {"folder": run.folder, "tables": evaluation.folder})
-            )
+            paths = {"folder": run.folder, "tables": evaluation.folder}
+            echo(document(run.run_id, evaluation, verdict, paths, registration_of(run)))
         else:
             echo(describe_evaluation(evaluation, run.config))
         track_run(run, progress)

@@ -101,11 +101,12 @@ record = group("record")
 
 @record.command()
 def verify(config: Path, overrides: list[str] | None = None, as_json: bool = False) -> None:
-    """Verify the sealed record of the nights. Exit code 4 if anything differs from what was sealed.
+    """Verify what nights and registrations have sealed. Exit code 4 if anything differs from it.
 
     Every night seals its signals, orders and settings: their hashes are chained to the night before. A value,
     row, night or setting that was changed, removed or moved is named, in the files of the nights and in the
-    lake. The last line is a command that verifies the files without Peerglass.
+    lake. So are registrations (`peerglass register`). The last line is a command that verifies the files
+    without Peerglass.
 
     Example: `peerglass record verify configs/nightly_demo.yaml`
     """

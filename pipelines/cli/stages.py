@@ -5,7 +5,9 @@ import sys
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pipelines.cli import RUNS_FOLDER, load
+import typer
+
+from pipelines.cli import RUNS_FOLDER, answer, load
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import MeasureOptions, file_of, is_signal_file, measure_file
 from pipelines.terminal import say
@@ -66,6 +68,40 @@ def audit(
     from pipelines.audit.command import audit_target
 
     audit_target(target, overrides or [], output, as_of, vintage=vintage, as_json=as_json, wait=wait)
+
+
+def register(
+    config: Path,
+    *,
+    overrides: list[str] | None = None,
+    as_json: bool = False,
+    as_of: str | None = None,
+    wait: bool = False,
+) -> None:
+    """Seal a config and its test sessions before the test is opened. Exit code 4 if it was opened before.
+
+    The entry has the hash of everything that forecasts and returns depend on: settings, books and costs,
+    code, plugins, the data versions of the lake, and the test sessions of every fold. It is chained to the
+    entries before, in the folder `registered` of the config's output. Nothing is trained and no test session
+    is forecast; the lake needs its data, so ingest first.
+
+    The test has been opened if the same run has forecast it, or if a trial on the same market was measured on
+    any of its sessions. Then the entry is sealed as well, and marked as late. What is registered already
+    keeps its entry.
+
+    Next, `peerglass train CONFIG` makes the run whose id is printed, and `peerglass report RUN` measures it.
+    The report, `peerglass runs show` and the JSON of `peerglass backtest` say whether a run was registered
+    before its test was opened. If settings, code or data were changed since, they list what differs.
+    `peerglass record verify CONFIG` finds entries that were changed, removed or dated back.
+
+    Example: `peerglass register configs/sample.yaml`
+    """
+    from pipelines.commands.register import describe_registered, register_config
+
+    entry = register_config(load(config, overrides), as_of, wait=wait)
+    answer(entry, describe_registered, as_json=as_json)
+    if entry["late"]:
+        raise typer.Exit(4)
 
 
 def train(
@@ -384,4 +420,7 @@ def report(run: str, evaluation: str | None = None, output: Path = RUNS_FOLDER, 
     print(report_run(run, output, evaluation, wait=wait))
 
 
-VERBS: Final = (run, ingest, audit, train, tune, backtest, compare, replicate, explain, explore, report)
+VERBS: Final = (
+    *(run, ingest, audit, register, train, tune),
+    *(backtest, compare, replicate, explain, explore, report),
+)

@@ -36,6 +36,7 @@ from pipelines.run.locks import Locks, holder_of
 from pipelines.run.provenance import FILE as PROVENANCE
 from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
 from pipelines.run.record import RecordedRun, find_folder, open_run
+from pipelines.run.registration import registration_of
 from pipelines.terminal import text_table
 from pipelines.train.trials import Scope, count_trials
 
@@ -214,6 +215,7 @@ def _of_run(run: RecordedRun) -> dict[str, Any]:
         "folds": [] if folds is None else folds.select("fold", *spans).to_dicts(),
         "audit": audits[-1] if audits else None,
         "commit": commits[-1] if commits else None,
+        "registered": asdict(registration_of(run)),
     }
 
 
@@ -232,6 +234,7 @@ def describe_details(details: Details) -> str:
             "versions": ", ".join(f"{table} {version}" for table, version in versions.items()),
             "code": f"{identity['code']}, commit {details['commit'] or 'unknown'}, on {identity['device']}",
             "audit": details["audit"] or "none",
+            "registration": details["registered"]["sentence"],
         }
     else:
         kind, what = "signals", "file"

@@ -13,6 +13,7 @@ from features.panel.periods import periods_per_year
 from pipelines.errors import ConfigError
 from pipelines.results.signal_file import find_signals
 from pipelines.run.record import open_run
+from pipelines.run.registration import registered_runs
 from pipelines.terminal import text_table
 from pipelines.train.trials import Scope, count_trials, read_returns, read_trials
 
@@ -81,7 +82,8 @@ def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
         for one in read_returns(output, own).iter_rows(named=True)
         if one["dates"]
     ]
-    return {**listed, "settings": json.loads(row["config"]), "measured": measured}
+    registered = {run: said for run, said in registered_runs(output).items() if run in row["runs"]}
+    return {**listed, "registered": registered, "settings": json.loads(row["config"]), "measured": measured}
 
 
 def describe_trial(details: Mapping[str, Any]) -> str:
@@ -93,6 +95,7 @@ def describe_trial(details: Mapping[str, Any]) -> str:
         "hypotheses": ", ".join(details["hypotheses"]) or "none: the market",
         "first tried": f"{details['first_tried']:%Y-%m-%d %H:%M:%S} UTC",
         "runs": ", ".join(details["runs"]),
+        **details["registered"],
         "counts": f"{'yes' if details['counts'] else 'no'}: {details['why']}",
     }
     measured = (

@@ -29,9 +29,12 @@ from pipelines.format import PERCENT, Kind
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import NightFinding, NightResult, NightSource, nights_folder
 from pipelines.nightly.settings import trading_delay
-from pipelines.nightly.verify_record import FIRST, RECORD, SEAL, entry_hash, problems, read_record
+from pipelines.run import verify_record
+from pipelines.run.chain import append_entry, read_entries
 from pipelines.run.identity import APART, CODE, folders_digest
 from pipelines.run.record import git_commit
+from pipelines.run.registration import FOLDER as REGISTERED
+from pipelines.run.verify_record import RECORD, problems
 
 SETTINGS: Final = "settings.json"
 _SEALED: Final = ("signals.csv", "book.csv", SETTINGS)
@@ -81,33 +84,22 @@ def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, n
             for table, rows in _sealed_rows(lake, config.name, result.session).items()
         },
     }
-    folder = nights_folder(config)
-    entries = _entries(folder)
-    last: Mapping[str, Any] = entries[-1] if entries else {"number": 0, "session": "", "hash": FIRST}
-    if last["session"] != result.session.isoformat() or {name: last[name] for name in content} != content:
-        entry = {
-            "number": last["number"] + 1,
-            "session": result.session.isoformat(),
-            "sealed_at": now.astimezone(dt.UTC).isoformat(timespec="microseconds"),
-            "previous": last["hash"],
-            **content,
-        }
-        entries.append({**entry, "hash": entry_hash(entry)})
-        lines = (json.dumps(one, sort_keys=True, separators=(",", ":")) for one in entries)
-        write_text(folder / RECORD, "".join(f"{line}\n" for line in lines))
-    write_text(result.folder / SEAL, json.dumps(entries[-1], indent=1, sort_keys=True))
+    append_entry(nights_folder(config), result.session.isoformat(), now, content)
 
 
-def publish(config: Config) -> list[NightFinding]:
+def publish(config: Config, *, registered: bool = False) -> list[NightFinding]:
     """Commit the record to the git repository of ``nightly.record``, and push it if that has a remote.
 
-    Whatever hinders it becomes a warning: the next night commits the whole record again.
+    Whatever hinders it becomes a warning: the next time, the whole record is committed again. The record is
+    that of the nights, or of the registrations of the config's output folder.
     """
     if config.nightly.record is None:
         return []
-    clone, name = Path(config.nightly.record), f"{config.name}.jsonl"
+    clone = Path(config.nightly.record)
+    name = f"{config.name}{'.registered' if registered else ''}.jsonl"
     try:
-        shutil.copyfile(nights_folder(config) / RECORD, clone / name)
+        folder = Path(config.output) / REGISTERED if registered else nights_folder(config)
+        shutil.copyfile(folder / RECORD, clone / name)
         _git(clone, "add", "--", name)
         if _git(clone, "status", "--porcelain", "--", name):
             _git(clone, "commit", "--quiet", "--message", f"Sealed record of {config.name}", "--", name)
@@ -117,35 +109,38 @@ def publish(config: Config) -> list[NightFinding]:
         said = getattr(error, "stderr", None) or str(error)
         sentence = (
             f"The record could not be committed to {clone} ({said.strip().splitlines()[-1]}); correct "
-            "nightly.record or the repository. The next night commits the whole record."
+            "nightly.record or the repository. The next time, the whole record is committed."
         )
         return [NightFinding("record", "warn", sentence)]
     return []
 
 
 def verify(config: Config, lake: Lake) -> dict[str, Any]:
-    """Compare the record with the files of the nights and with the lake.
+    """Compare the records of the nights and of the registrations with their files, and with the lake.
 
     Returns
     -------
     dict
         config, folder, entries, first and last (sessions), head (the newest hash), in_time, sealed_again
-        (sessions of nights that were decided anew; the newest entry counts), and problems (sentences). A
+        (sessions of nights that were decided anew; the newest entry counts), registrations (folder, entries
+        and head of those in the output folder), and problems (sentences). A
         night is in time if it was sealed, by its clock, at the latest on the session at which
-        its orders are traded.
+        its orders are traded. Without nights or registrations, first, last or head are None.
 
     Raises
     ------
     DataError
-        If no night was sealed, or the record cannot be read.
+        If nothing was sealed, or a record cannot be read.
     """
-    folder = nights_folder(config)
-    entries = _sealed(folder)
-    found = list(problems(folder))
+    folder, registered = nights_folder(config), Path(config.output) / REGISTERED
+    entries, registrations = read_entries(folder), read_entries(registered)
+    if not (entries or registrations):
+        raise _nothing_sealed(folder)
+    found = [*problems(folder), *problems(registered)]
     newest = {entry["session"]: entry for entry in entries}
     stored = {
         table: {str(day): part for (day,), part in rows.partition_by("session", as_dict=True).items()}
-        for table, rows in _sealed_rows(lake, config.name).items()
+        for table, rows in (_sealed_rows(lake, config.name) if entries else {}).items()
     }
     for session, entry in newest.items():
         sealed_at = dt.datetime.fromisoformat(entry["sealed_at"])
@@ -162,11 +157,16 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
         "config": config.name,
         "folder": str(folder),
         "entries": len(entries),
-        "first": entries[0]["session"],
-        "last": entries[-1]["session"],
-        "head": entries[-1]["hash"],
-        "in_time": len(_in_time(config, lake, entries)),
+        "first": entries[0]["session"] if entries else None,
+        "last": entries[-1]["session"] if entries else None,
+        "head": entries[-1]["hash"] if entries else None,
+        "in_time": len(_in_time(config, lake, entries)) if entries else 0,
         "sealed_again": sorted({one["session"] for one in entries if newest[one["session"]] is not one}),
+        "registrations": {
+            "folder": str(registered),
+            "entries": len(registrations),
+            "head": registrations[-1]["hash"] if registrations else None,
+        },
         "problems": found,
     }
 
@@ -240,17 +240,27 @@ def describe_evidence(found: Mapping[str, Any]) -> str:
 def describe(found: Mapping[str, Any]) -> str:
     """Format the answer of :func:`verify` for a terminal."""
     state = f"{len(found['problems'])} problems" if found["problems"] else "whole"
+    registered = found["registrations"]
     nights = f"{found['entries']} nights, {found['first']} to {found['last']}"
-    return "\n".join(
-        [
-            f"record of {found['config']}: {nights}: {state}",
-            *(f"  {sentence}" for sentence in found["problems"]),
-            f"  sealed in time  {found['in_time']} of {found['entries']}, by the clock of this machine",
-            *([f"  sealed again    {', '.join(found['sealed_again'])}"] if found["sealed_again"] else []),
-            f"  newest hash     {found['head']}",
-            f"  without Peerglass: python {Path(__file__).with_name('verify_record.py')} {found['folder']}",
-        ]
-    )
+    sealed = [nights] if found["entries"] else []
+    sealed += [f"{registered['entries']} registrations"] if registered["entries"] else []
+    lines = [
+        f"record of {found['config']}: {'; '.join(sealed)}: {state}",
+        *(f"  {sentence}" for sentence in found["problems"]),
+    ]
+    if found["entries"]:
+        lines.append(
+            f"  sealed in time  {found['in_time']} of {found['entries']}, by the clock of this machine"
+        )
+    if found["sealed_again"]:
+        lines.append(f"  sealed again    {', '.join(found['sealed_again'])}")
+    for one in (found, registered):
+        if one["entries"]:
+            lines += [
+                f"  newest hash     {one['head']}",
+                f"  without Peerglass: python {verify_record.__file__} {one['folder']}",
+            ]
+    return "\n".join(lines)
 
 
 def _in_time(config: Config, lake: Lake, entries: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -266,22 +276,16 @@ def _in_time(config: Config, lake: Lake, entries: Sequence[Mapping[str, Any]]) -
 
 def _sealed(folder: Path) -> list[dict[str, Any]]:
     """The entries of a record that has some."""
-    entries = _entries(folder)
+    entries = read_entries(folder)
     if not entries:
-        raise DataError(
-            f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
-        )
+        raise _nothing_sealed(folder)
     return entries
 
 
-def _entries(folder: Path) -> list[dict[str, Any]]:
-    try:
-        return read_record(folder)
-    except ValueError as error:
-        raise DataError(
-            f"{folder / RECORD} cannot be read ({error}); restore it from a backup or from the repository of "
-            "nightly.record, because the nights in it can be proved by nothing else."
-        ) from error
+def _nothing_sealed(folder: Path) -> DataError:
+    return DataError(
+        f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
+    )
 
 
 def _sealed_rows(lake: Lake, config: str, session: dt.date | None = None) -> dict[str, pl.DataFrame]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from pipelines.format import IC, RATIO, Kind, T, describe_difference, interval, 
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation, tradable_delay
+from pipelines.run.registration import Registration
 from pipelines.terminal import text_table
 
 VERSION: Final = 1  # of the JSON document; no key is renamed or removed without a new one
@@ -444,7 +446,11 @@ def _signal_tests(significance: pl.DataFrame, counted: pl.DataFrame | None) -> I
 
 
 def document(
-    run_id: str, evaluation: StoredEvaluation, verdict: Mapping[str, Any] | None, paths: Mapping[str, Path]
+    run_id: str,
+    evaluation: StoredEvaluation,
+    verdict: Mapping[str, Any] | None,
+    paths: Mapping[str, Path],
+    registered: Registration | None = None,
 ) -> str:
     """Format an evaluation as one JSON object: a table is a list of rows, or null if there is none."""
     record = evaluation.record
@@ -460,6 +466,7 @@ def document(
         "backtest": record.backtest.model_dump(mode="json"),
         "trials": int(evaluation.table("trials")["trials"][0]),
         "incomplete": record.incomplete,
+        "registered": None if registered is None else asdict(registered),
         "verdict": verdict,
         **{
             key: None if (table := evaluation.read_table(name)) is None else json_rows(table)

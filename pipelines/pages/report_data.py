@@ -3,7 +3,7 @@
 import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from pipelines.run import provenance
 from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations, tradable_delay
 from pipelines.run.provenance import sessions
 from pipelines.run.record import RecordedRun, read_curves
+from pipelines.run.registration import registration_of
 
 _OF_BOOK = ("sharpe_gross", "sharpe_net", "turnover", "annual_return_net", "max_drawdown_net")
 _TESTED = ("ic_lower", "ic_upper", "sharpe_lower", "sharpe_upper", "deflated_sharpe")
@@ -81,6 +82,7 @@ class Header:
     trained: bool = True  # False: a file of signals
     tables: str | None = None  # folder relative to the report
     trial_reach: str = ""
+    registered: str = ""  # whether the run was registered before its test was opened; empty for signals
     group: str = "sector"  # what firms are grouped by: sector or industry
     simulated: bool = False  # the market
 
@@ -202,6 +204,7 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
         audit=run.read_table("audit"),
         sessions=_sessions(events),
         incomplete=measured.incomplete,
+        registered=registration_of(replace(run, config=measured.apply_to(run.config))).sentence,
         coverage=(measured.tested,) if measured.tested else (),
     )
     registered = {name: registry_name(config, name) for name in config.models}

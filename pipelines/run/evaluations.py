@@ -143,6 +143,11 @@ def assumptions_id(backtest: BacktestConfig, delay: int) -> str:
     return digest(_assumptions(backtest) | {"delay": delay if backtest.delay is None else backtest.delay})
 
 
+def return_settings(backtest: BacktestConfig) -> Settings:
+    """Everything that the returns of books depend on beside forecasts and delay, books included."""
+    return {**_assumptions(backtest), "books": backtest.model_dump(mode="json")["books"]}
+
+
 def _assumptions(backtest: BacktestConfig) -> Settings:
     """What returns depend on beside the books, with digests instead of the paths of files."""
     parts: Settings = backtest.model_dump(mode="json", exclude={"books", "benchmarks", "factors"})

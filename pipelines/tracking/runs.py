@@ -12,6 +12,7 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ from pipelines.run import provenance
 from pipelines.run.completeness import describe_missing_of_model, missing_tasks
 from pipelines.run.evaluations import StoredEvaluation, leader, list_evaluations, tradable_delay
 from pipelines.run.record import RecordedRun, read_curves, read_scores
+from pipelines.run.registration import registration_of
 from pipelines.secrets import redact
 from pipelines.tracking import figures, store
 
@@ -187,6 +189,8 @@ class _Logged:
             record, model = self._newest.record, str(self._leader["model"])
             tags |= {"evaluation": record.evaluation, "trials": str(record.trials), "leader": model}
             tags["evaluation_assumptions"] = record.assumptions
+            measured = replace(self._run, config=record.apply_to(self._run.config))
+            tags["registered"] = registration_of(measured).state
             own = self.figures(model)
             metrics = {name: own[name] for name in figures.HEADLINE if name in own}
         metrics |= durations(self.events)

@@ -176,10 +176,19 @@ class TrialCount:
 def count_trials(output: Path, scope: Scope) -> TrialCount:
     """Count the trials of a scope that are in the ledger of an output folder by now."""
     rows, market = _read(output, scope)
-    named = rows = rows.filter(pl.col("counts"), pl.col("market") == market)
+    named = rows = rows.filter(pl.col("counts"), pl.col("market").eq_missing(pl.lit(market, pl.Int64)))
     if scope.hypothesis is not None:
         named = rows.filter(pl.col("hypotheses").list.contains(scope.hypothesis))
     return TrialCount(named, rows, scope.hypothesis)
+
+
+def count_measured(output: Path, scope: Scope, first: dt.date, last: dt.date) -> int:
+    """Count the trials on a scope's market, under any hypothesis, with returns between two dates."""
+    found = read_returns(output, count_trials(output, scope).on_market)
+    if found.is_empty():
+        return 0
+    dates = pl.col("dates").list
+    return found.filter(dates.max() >= first, dates.min() <= last).unique(["forecast", "traded"]).height
 
 
 def ledger_state(output: Path) -> tuple[int | None, ...]:

@@ -67,6 +67,7 @@ CHECKED_ONLY: Mapping[str, str] = {
     "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
     "peerglass account": "needs nights that were played; the same",
     "peerglass record": "the same",
+    "peerglass register": "ends with exit code 4 once another command has opened the test; the same",
     "peerglass promote": "needs shadow sessions of many nights; the same",
     "peerglass demote": "needs a second champion; the same",
     "peerglass signals configs/": "needs a champion; the same",

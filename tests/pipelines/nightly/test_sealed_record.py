@@ -20,9 +20,9 @@ from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
-from pipelines.nightly import verify_record
 from pipelines.nightly.record import describe_evidence, evidence, publish, seal, verify
 from pipelines.nightly.result import ModelVersion, NightResult, NightSource, night_folder, nights_folder
+from pipelines.run import verify_record
 
 NIGHTS = 60
 FIRMS = ("AAA", "BBB", "CCC")

@@ -1,7 +1,7 @@
-"""Verify a sealed record of nights with the standard library alone: ``python verify_record.py FOLDER``.
+"""Verify a sealed record with the standard library alone: ``python verify_record.py FOLDER``.
 
-FOLDER holds ``record.jsonl`` and a folder for each night. Every line has the SHA-256 of a night's files, the
-hash of the line before, and its own. A record written anew is consistent: compare its last hash with a copy.
+FOLDER holds ``record.jsonl`` and a folder for each night or registration. Every line has the SHA-256 of its
+files, the hash of the line before, and its own. A record written anew is consistent: keep a copy of its hash.
 """
 
 import hashlib
@@ -34,24 +34,24 @@ def problems(folder: Path) -> Iterator[str]:
     for entry in entries:
         session, last = entry["session"], before["number"]
         if entry_hash(entry) != entry["hash"]:
-            yield f"The entry of the night of {session} was changed after it was sealed."
+            yield f"The entry of {session} was changed after it was sealed."
         if entry["number"] != last + 1 or entry["previous"] != before["hash"]:
             yield f"The entry of {session} does not follow entry {last}: one was changed or removed."
-        if session < before["session"] or entry["sealed_at"][:10] < session:
-            yield f"The night of {session} is out of order, or was sealed before its session."
+        if session < before["session"] or entry["sealed_at"][: len(session)] < session:
+            yield f"The entry of {session} is out of order, or was sealed before its session."
         if entry["sealed_at"] < before["sealed_at"]:
-            yield f"The clock was set back before the night of {session} was sealed."
-        if sealed[session] is entry:  # the newest entry of a night that was decided anew
+            yield f"The clock was set back before {session} was sealed."
+        if sealed[session] is entry:  # the newest entry counts
             for name, digest in entry["files"].items():
                 path = folder / session / name
                 if not path.is_file():
-                    yield f"{name} of the night of {session} is missing."
+                    yield f"{name} of {session} is missing."
                 elif hashlib.sha256(path.read_bytes()).hexdigest() != digest:
-                    yield f"{name} of the night of {session} was changed after it was sealed."
+                    yield f"{name} of {session} was changed after it was sealed."
         before = entry
     for path in sorted(folder.glob(f"*/{SEAL}")):
         if sealed.get(path.parent.name) != json.loads(path.read_text("utf-8")):
-            yield f"The seal of the night of {path.parent.name} is not its entry in the record."
+            yield f"The seal of {path.parent.name} is not its entry in the record."
 
 
 if __name__ == "__main__":
