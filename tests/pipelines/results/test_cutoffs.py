@@ -87,6 +87,8 @@ def test_no_figure_changes_when_earlier_forecasts_are_scrambled(found: Backtest,
     before = [each.polars["cutoffs"]["ic"][0] for each in (found, other)]
     assert abs(before[1]) < 0.05 < before[0], "what was scrambled had skill"
     assert other.id != found.id
+    swept = [each.sweep({"half_spread_bps": [0, 20]}).table for each in (found, other)]
+    assert_frame_equal(*swept)
 
 
 @pytest.mark.slow(3)
