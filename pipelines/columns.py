@@ -304,6 +304,19 @@ _DEFINED: Final = (
     _text("check", "check"),
     Column("verdict", "verdict", ", ".join(VERDICTS), TEXT, dtype=pl.Enum(VERDICTS)),
     _text("sentence", "finding"),
+    # multiverses
+    _text("outcome", "result", "net Sharpe ratio or IC"),
+    _count("designs", "designs", "with a result"),
+    Column("median", "median", "over designs", PLAIN),
+    Column("q05", "5%", "quantile over designs", PLAIN),
+    Column("q95", "95%", "quantile over designs", PLAIN),
+    Column("interquartile_range", "non-standard error", "interquartile range over designs", PLAIN),
+    Column("deviation", "standard deviation", "over designs", PLAIN),
+    Column("mean_error", "standard error", "mean over designs", PLAIN),
+    _text("effect", "choice", "a setting, two for their interaction, or the rest"),
+    _share("share", "of variance", "over designs, without noise; that of a weak effect may be below 0"),
+    _share("share_lower", "from", "lower end of the 95% interval"),
+    _share("share_upper", "to", "upper end of the 95% interval"),
     # replications
     _text("step", "step", "published, then what is changed one after the other"),
     _text("audit", "audit", "worst verdict of the audit, and the checks with it"),
@@ -466,6 +479,13 @@ sweep_variants = signal sessions {_INTERVALS} sharpe_gross annual_return_net ann
     -- Every signal and variant of a sweep, and a column for each swept setting.
 sweep_overfitting = signal variants pbo loss_probability
     -- Overfitting of the choice among a signal's books, by set of assumptions.
+multiverse_designs = {_INTERVALS} ic ic_lower ic_upper sessions deflated_sharpe trials deflated_effective
+    effective_trials
+    -- Every design of `peerglass multiverse`, and a column for each choice.
+multiverse_outcomes = outcome designs q05 median q95 interquartile_range deviation mean_error
+    -- Spread of the results over designs, beside the usual standard error.
+multiverse_shares = outcome effect share share_lower share_upper
+    -- Shares of choices, of their interactions and of the rest in the variance over designs.
 compared_figures = name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials
     deflated_effective effective_trials
     -- Models of `peerglass compare` on their common dates.

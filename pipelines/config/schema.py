@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping
 from typing import Any, Self
 
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from pipelines.config import sections
 from pipelines.ingest.settings import QualityConfig
@@ -77,6 +77,10 @@ class Config(Section):
     """Audit for look-ahead."""
     nightly: sections.NightlyConfig = sections.NightlyConfig()
     """The nightly pipeline."""
+    multiverse: dict[str, tuple[Any, ...]] = Field(default={})
+    """Design choices of ``peerglass multiverse``: path of a setting -> two or more values, also nested as in
+    a config. ``model`` and ``book`` choose entries of ``models`` and ``backtest.books``, and ``book.X`` is a
+    setting of the chosen book. Empty: what papers vary."""
     tracking: sections.TrackingConfig = sections.TrackingConfig()
     """MLflow tracking store."""
     execution: sections.EngineConfig = sections.EngineConfig()
@@ -94,6 +98,27 @@ class Config(Section):
 
     # Path -> the text with ${NAME} in the file, and the value that it resolved to
     _written: dict[Path, tuple[str, Any]] = PrivateAttr(default_factory=dict)
+
+    @field_validator("multiverse", mode="before")
+    @classmethod
+    def _name_choices(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
+        """Name nested choices by their paths."""
+        if not isinstance(given, Mapping):
+            return given
+        named: dict[str, Any] = {}
+        for key, value in given.items():
+            below = cls._name_choices(value) if isinstance(value, Mapping) else None
+            named |= {key: value} if below is None else {f"{key}.{path}": one for path, one in below.items()}
+        return named
+
+    @model_validator(mode="after")
+    def _check_choices(self) -> Self:
+        for path, values in self.multiverse.items():
+            if len(values) < 2 or len(set(map(repr, values))) < len(values):
+                raise ValueError(
+                    f"multiverse.{path} is {list(values)}; it must hold distinct values, at least two"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_models_and_seeds(self) -> Self:

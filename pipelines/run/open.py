@@ -51,7 +51,7 @@ def prepare_run(
     with progress.stage("dataset"):
         if as_of is not None:
             progress.note(describe_as_of(as_of, versions))
-        dataset = _build(config, lake, versions, progress)
+        dataset = read_dataset(config, lake, versions, progress)
         for note in dataset.notes:
             progress.note(note)
     run = create_run(config, lake, versions, dataset, progress, locks)
@@ -104,10 +104,10 @@ def load_run_data(run: RecordedRun, progress: Progress) -> tuple[Dataset, Lake]:
     """Build a run's dataset from exactly the data versions that it recorded."""
     lake = _lake_of(run, progress)
     with progress.stage("dataset"):
-        return _build(run.config, lake, run.versions, progress), lake
+        return read_dataset(run.config, lake, run.versions, progress), lake
 
 
-def _build(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
+def read_dataset(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
     """Build a dataset whose features are in the feature store."""
     market = build_market(read_market_tables(lake, versions, config.through), config)
     inputs = {table: version for table, version in versions.items() if table == "inputs"}

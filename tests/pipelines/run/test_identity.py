@@ -327,6 +327,7 @@ CLASSIFIED: Mapping[str, tuple[str, Any]] = {
     "name": (APART, "other"),  # the id begins with it, but the digest does not depend on it
     "hypothesis": (APART, "an idea"),  # it counts trials
     "known_from": (APART, "2016-01-04"),  # of signals of a file, which no model makes
+    "multiverse": (APART, {"label.horizon": [1, 5]}),
     "source.simulated.kind": (BY_DATA, None),
     "source.simulated.seed": (BY_DATA, 4),
     "source.simulated.market.firms": (BY_DATA, 17),  # for all settings of the market
