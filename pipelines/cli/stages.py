@@ -172,12 +172,17 @@ def multiverse(
 
     A design takes one value of every choice in the config's section multiverse, or of what papers vary:
     target, horizon, delay, window, missing values, universe, training length, retraining, loss, seed, model,
-    book and weighting. Designs are drawn evenly. The answer is the spread over designs beside the usual
-    standard error, the share of each choice in it, and the best and the median design, deflated. A page shows
-    all designs.
+    book and weighting. Without a choice of `model` or `book`, designs have the first model that learns, and
+    the first book. Designs are drawn evenly; use a hundred or more. Those that differ in their books alone
+    share fits.
 
-    Results are of validation sessions. Every design is counted in the trial ledger. After an interruption,
-    the same command continues, and a larger number of designs adds to the smaller one.
+    The answer has the spread over designs, or non-standard error, beside the usual standard error; the share
+    of each choice, and of pairs, in the variance over designs; and the best and the median design with
+    deflated Sharpe ratios. All figures are of the sessions that all designs have. Tables and a page with
+    specification curves are in the folder of runs, under `multiverses`.
+
+    Results are of validation sessions unless `--test` is given. Every design is counted in the trial ledger.
+    After an interruption, the same command continues, and a larger number of designs adds to the smaller one.
 
     Example: `peerglass multiverse configs/sample.yaml --designs 200 --minutes 30`
     """

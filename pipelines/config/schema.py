@@ -78,9 +78,10 @@ class Config(Section):
     nightly: sections.NightlyConfig = sections.NightlyConfig()
     """The nightly pipeline."""
     multiverse: dict[str, tuple[Any, ...]] = Field(default={})
-    """Design choices of ``peerglass multiverse``: path of a setting -> two or more values, also nested as in
-    a config. ``model`` and ``book`` choose entries of ``models`` and ``backtest.books``, and ``book.X`` is a
-    setting of the chosen book. Empty: what papers vary."""
+    """Design choices of ``peerglass multiverse``: settings with two or more values, such as
+    ``{label: {horizon: [1, 5]}, book: [long_short, long_only]}``. ``model`` and ``book`` choose entries of
+    ``models`` and ``backtest.books``, and ``book.X`` is a setting of the chosen book. Empty: what papers
+    vary."""
     tracking: sections.TrackingConfig = sections.TrackingConfig()
     """MLflow tracking store."""
     execution: sections.EngineConfig = sections.EngineConfig()

@@ -41,7 +41,7 @@ OUTCOMES: Final = {  # result -> its column in the table of designs, and those o
     "IC": ("ic", "ic_lower", "ic_upper"),
 }
 REST: Final = "rest"  # what more than two choices do together, and noise
-_FEWEST_SESSIONS: Final = 20
+_FEWEST_SESSIONS: Final = 10
 _NORMAL: Final = 1.96  # standard errors from an estimate to an end of its 95% interval
 _SHOWN: Final = 6  # largest shares in a sentence
 _LEAST: Final = 0.01  # smallest share in a sentence
