@@ -146,7 +146,10 @@ def _broken(folder: Path) -> str:
 
 def _changes(run: RecordedRun, settings: Mapping[str, Any]) -> list[str]:
     """How a run differs from what was registered: in what it forecasts, and in what its returns depend on."""
-    forecasts = run.identity.differences(Identity.from_record(settings["identity"]))
+    try:
+        forecasts = run.identity.differences(Identity.from_record(settings["identity"]))
+    except (KeyError, TypeError):  # a version of Peerglass that identified runs by something else
+        forecasts = ["what identifies a run"]
     return [*forecasts, *setting_changes(settings["returns"], _returns(run.config), "backtest.")]
 
 

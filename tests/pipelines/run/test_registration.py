@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import shutil
 import subprocess
@@ -24,6 +25,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.record import verify
 from pipelines.run import verify_record
+from pipelines.run.chain import append_entry
 from pipelines.run.fetch import ingest_config
 from pipelines.run.identity import Identity
 from pipelines.run.record import RecordedRun, open_run
@@ -172,6 +174,16 @@ def test_what_differs_from_the_registration_is_listed(here: Path) -> None:
     assert registration_of(free).sentence.endswith("differs in: backtest.costs.half_spread_bps (5.0 -> 0.0).")
     unnamed = run.config.model_copy(update={"name": "another"})
     assert registration_of(replace(run, config=unnamed)).sentence == "Not registered."
+
+    sealed = json.loads((Path(entry["folder"]) / entry["session"] / "settings.json").read_text())
+    del sealed["identity"]["device"]  # as by a version that knew no devices
+    text, session = json.dumps(sealed), "2100-01-01"
+    Path(entry["folder"], session).mkdir()
+    Path(entry["folder"], session, "settings.json").write_text(text)
+    files = {"settings.json": hashlib.sha256(text.encode()).hexdigest()}
+    content = {"run": "tiny-older", "opened": entry["opened"], "files": files}
+    append_entry(Path(entry["folder"]), session, dt.datetime(2100, 1, 1, tzinfo=dt.UTC), content)
+    assert registration_of(opened(wider)).sentence.endswith("differs in: what identifies a run.")
 
 
 @pytest.mark.slow(2)
