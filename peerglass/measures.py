@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from peerglass.frames import answer, cells, page_table, price_panel, read_frame,
 from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
-from pipelines.format import PERCENT, RATIO, abbreviate
+from pipelines.format import COUNT, IC, PERCENT, RATIO, Kind, abbreviate
 from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.evaluate_signals import PlacedSignals, guard_table, place_signals
 from pipelines.results.signal_file import SignalTable
@@ -153,6 +153,20 @@ class FrameBook:
         return page_table("A book of a frame, after costs", titles, [cell])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameMetrics(ForecastMetrics):
+    """The metrics of the forecasts of a frame. Made by `forecast_metrics`."""
+
+    def _repr_html_(self) -> str:
+        titles = ("dates", "IC", "t", "rank IC", "t", "ICIR")
+        kinds = (COUNT, IC, RATIO, IC, RATIO, RATIO)
+        values = (self.n_dates, self.ic, self.ic_t, self.rank_ic, self.rank_ic_t, self.icir)
+        cell = [kind.text(value) for kind, value in zip(kinds, values, strict=True)]
+        quantiles = ", ".join(Kind(1, 1e4).text(value) for value in self.quantile_returns)
+        note = f"Mean return of each fifth of the forecasts, the lowest first, bps: {quantiles}."
+        return page_table("Forecasts of a frame, before costs", titles, [cell], note)
+
+
 def forecast_metrics(
     forecast: Frame,
     prices: Frame | None = None,
@@ -160,7 +174,7 @@ def forecast_metrics(
     label: Frame | None = None,
     delay: int = 1,
     horizon: int = 1,
-) -> ForecastMetrics:
+) -> FrameMetrics:
     """Measure forecasts against the returns that followed: IC, rank IC, quantile returns and more.
 
     Parameters
@@ -177,8 +191,8 @@ def forecast_metrics(
 
     Returns
     -------
-    ForecastMetrics
-        As in the evaluation of a run.
+    FrameMetrics
+        The attributes of `backtest.forecasts.metrics.ForecastMetrics`, as in the evaluation of a run.
 
     Raises
     ------
@@ -211,9 +225,10 @@ def forecast_metrics(
         arrays = [placed.signals["forecast"], forward_returns(market.panel, delay, horizon)]
         per_year = market.panel.periods_per_year
     try:
-        return metrics.forecast_metrics(*arrays, horizon=horizon, periods_per_year=per_year)
+        found = metrics.forecast_metrics(*arrays, horizon=horizon, periods_per_year=per_year)
     except ValueError as error:
         raise DataError(str(error)) from None
+    return FrameMetrics(*(getattr(found, one.name) for one in fields(found)))
 
 
 def run_book(

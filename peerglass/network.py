@@ -262,13 +262,16 @@ def peer_network(run: Run, model: str | None = None) -> PeerNetwork:
     >>> peerglass.peer_network(peerglass.open_run("latest")).model
     'temporal_peer'
     """
+    needs = "a network needs a model that attends to peers, such as temporal_peer, in explain.models"
+    if "explain_players" in run.tables and "explain_edges" not in run.tables:
+        raise ConfigError(f"The run {run.id} was explained, but none of its models has peers: {needs}.")
     edges = run.table("explain_edges")
     models = edges["model"].unique(maintain_order=True).to_list()
     chosen = models[-1] if model is None and models else model
     if chosen not in models:
         raise ConfigError(
-            f"The run {run.id} has no peer network of {chosen!r}, only of {', '.join(models) or 'none'}: a "
-            "network needs a model that attends to peers, such as temporal_peer, in explain.models."
+            f"The run {run.id} has no peer network of {chosen!r}, only of "
+            f"{', '.join(models) or 'none'}: {needs}."
         )
     unit = unit_of_run(run.trained, str(chosen))
     edges, dated, firms, measures = (

@@ -83,9 +83,14 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
         *_cutoffs(evaluation.read_table("cutoffs")),
         "",
         *_results(evaluation, config),
-        describe_decisions(evaluation.table("figures")),
-        describe_benchmarks(evaluation, config),
-        describe_factor_models(evaluation, config),
+        *filter(
+            None,
+            (
+                describe_decisions(evaluation.table("figures")),
+                describe_benchmarks(evaluation, config),
+                describe_factor_models(evaluation, config),
+            ),
+        ),
         "",
         *_signal_tests(evaluation.table("significance"), evaluation.read_table("trials")),
     ]

@@ -363,16 +363,16 @@ def axes_of(
             found = ", ".join(".".join(path) for path in paths or known)
             problem = "more than one setting" if paths else "no setting"
             raise ConfigError(
-                f"--sweep names {name!r}, which is {problem} of backtest; choose among: {found}."
+                f"The sweep names {name!r}, which is {problem} of backtest; choose among: {found}."
             )
         if any(axis.path == paths[0] for axis in axes):
-            raise ConfigError(f"--sweep names {name!r} twice; list all its values at once.")
+            raise ConfigError(f"The sweep names {name!r} twice; list all its values at once.")
         if len(set(map(repr, values))) < len(values):
             listed = ",".join(map(write_value, values))
-            raise ConfigError(f"--sweep lists a value of {name} twice: {listed}; remove one.")
+            raise ConfigError(f"The sweep lists a value of {name} twice: {listed}; remove one.")
         axes.append(Axis(name, paths[0], values))
     if not axes:
-        raise ConfigError("--sweep is empty; write for example 'delay=0,1,2; half_spread_bps=0,5'.")
+        raise ConfigError("The sweep is empty; name a setting and its values, such as delay with 0, 1 and 2.")
     return tuple(axes)
 
 
@@ -381,7 +381,7 @@ def variants(axes: Sequence[Axis], backtest: BacktestConfig, book: str) -> list[
     count = math.prod(len(axis.values) for axis in axes)
     if count > MAX_VARIANTS:
         raise ConfigError(
-            f"--sweep has {count:,} combinations; at most {MAX_VARIANTS:,} are measured at once."
+            f"The sweep has {count:,} combinations; at most {MAX_VARIANTS:,} are measured at once."
         )
     settings = backtest.model_dump()
     settings["books"] = {book: settings["books"][book]}
@@ -396,7 +396,7 @@ def variants(axes: Sequence[Axis], backtest: BacktestConfig, book: str) -> list[
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             wrong = f"{first['msg']} (given: {first['input']!r})"
-            raise ConfigError(f"--sweep: backtest.{where}: {wrong}.") from None
+            raise ConfigError(f"The sweep is not valid: backtest.{where}: {wrong}.") from None
         named = dict(zip(axes, values, strict=True))
         assumed = {axis.name: value for axis, value in named.items() if axis.path[0] != "books"}
         found.append(VariantSettings({axis.name: value for axis, value in named.items()}, section, assumed))

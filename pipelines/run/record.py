@@ -184,7 +184,12 @@ def find_folder(name: str, output: Path) -> Path:
             raise ConfigError(f"There is no run {where} {elsewhere}.")
         return started[0]
     if not _RUN_ID.match(name):
-        raise ConfigError(f"{name!r} is neither a run id nor a run's folder; runs are looked for {where}.")
+        cure = f"runs are looked for {where}"
+        if Path(name).suffix.lower() in (".csv", ".parquet"):
+            cure = (
+                f"measure signals by 'peerglass backtest {name} --config CONFIG', and use the name it prints"
+            )
+        raise ConfigError(f"{name!r} is neither a run id nor a run's folder; {cure}.")
     matches = [path for path in folders if path.name == name]
     matches = matches or [path for path in folders if path.name.startswith(name)]
     if len(matches) == 1:

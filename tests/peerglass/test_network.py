@@ -16,6 +16,7 @@ import peerglass
 from peerglass import charts
 from peerglass.network import PeerNetwork
 from pipelines.config.load import check_config
+from pipelines.errors import ConfigError
 
 JAN, FEB, MAR = dt.date(2020, 1, 2), dt.date(2020, 2, 3), dt.date(2020, 2, 24)
 
@@ -133,6 +134,14 @@ def test_the_verdict_is_one_short_row_per_criterion(tmp_path: Path, tiny: dict[s
     unmeasured = peerglass.peer_network(run).verdict  # type: ignore[arg-type]
     assert unmeasured.is_empty()
     assert unmeasured.columns == verdict.columns
+
+
+def test_a_run_without_peers_has_no_network_and_that_is_said() -> None:
+    run: Any = SimpleNamespace(id="made", tables=("explain_players", "ladder"))
+    with pytest.raises(
+        ConfigError, match=r"made was explained, but none of its models has peers: .*temporal_"
+    ):
+        peerglass.peer_network(run)
 
 
 def test_a_change_is_null_where_a_value_was_not_stored(network: PeerNetwork) -> None:

@@ -163,6 +163,24 @@ def test_the_ladder_and_the_books_equal_other_ways_to_compute_them(backtest: pee
     assert "<html" in sweep.page.read_text("utf-8")
 
 
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({}, "The sweep is empty; name a setting"),
+        ({"quantile": [3]}, "The sweep names 'quantile', which is no setting"),
+        ({"quantiles": [3, 3]}, "The sweep lists a value of quantiles twice: 3,3"),
+        ({"quantiles": [1]}, "The sweep is not valid: backtest.books.mine.*quantiles"),
+        ({"delay": range(200), "quantiles": range(2, 103)}, "The sweep has 20,200 combinations"),
+    ],
+)
+def test_a_wrong_sweep_is_told_in_words_of_python(
+    backtest: peerglass.Backtest, grid: dict[str, list[int]], message: str
+) -> None:
+    with pytest.raises(peerglass.PeerglassError, match=message) as raised:
+        backtest.sweep(grid)
+    assert "--" not in str(raised.value)
+
+
 def test_the_books_of_a_frame_of_prices_fit_its_firms(folder: Path) -> None:
     found = peerglass.backtest(wide(NOISE_TN), wide(CLOSE_TN), [f"output={folder / 'sized'}"])
     books = found.config.backtest.books
@@ -233,11 +251,18 @@ def test_what_a_notebook_shows_is_short_and_escaped(folder: Path, backtest: peer
         found.sweep({"quantiles": [3, 4]})._repr_html_(),
         peerglass.compare(found)._repr_html_(),
         peerglass.run_book(wide(GOOD_TN), wide(CLOSE_TN))._repr_html_(),
+        peerglass.forecast_metrics(wide(GOOD_TN), wide(CLOSE_TN))._repr_html_(),
     ]
     for text in shown:
         assert 100 < len(text) < 2000
         assert "<script" not in text
     assert "5 more rows" in shown[0]
+    metrics = peerglass.forecast_metrics(wide(GOOD_TN), wide(CLOSE_TN))
+    assert [f"<td>{metrics.n_dates}</td>" in shown[-1], f"<td>{metrics.ic:.4f}</td>" in shown[-1]] == [
+        True,
+        True,
+    ]
+    assert f" {1e4 * metrics.quantile_returns[-1]:.1f}." in shown[-1]
     assert "no look-ahead found" in backtest._repr_html_()
 
 

@@ -31,7 +31,10 @@ def read_trades(path: Path, kind: Literal["fills", "positions"], setting: str) -
     """
     needed = _COLUMNS[kind]
     if not path.is_file():
-        raise DataError(f"There is no file of {kind} at {path}; check {setting}.")
+        raise DataError(
+            f"There is no file of {kind} at {path}; check {setting}, or write a file that begins with the "
+            f"line {','.join(needed)}."
+        )
     try:
         text = pl.read_csv(path, infer_schema=False)
     except (pl.exceptions.PolarsError, OSError) as error:

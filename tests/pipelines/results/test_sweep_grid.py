@@ -44,7 +44,7 @@ def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
 @pytest.mark.parametrize(
     ("text", "advice"),
     [
-        ("", "--sweep is empty"),
+        ("", "The sweep is empty"),
         ("quantiles", "write name=value,value"),
         ("k=1,2", "'k', which is no setting"),  # of the other book
         ("quantile=5", "no setting"),

@@ -59,6 +59,10 @@ def test_a_name_that_is_not_found_says_where_it_was_looked_for(
         open_run("other", OUTPUT)
     with pytest.raises(ConfigError, match=rf"neither a run id nor a run's folder; .* under {place}\."):
         open_run("no/such", OUTPUT)
+    with pytest.raises(
+        ConfigError, match=r"; measure signals by 'peerglass backtest mine.csv --config CONFIG'"
+    ):
+        open_run("mine.csv", OUTPUT)
     with pytest.raises(ConfigError, match=rf"There is no run under {tmp_path}/none .*--output FOLDER"):
         open_run("latest", Path("none"))
     assert len(runs) == 3

@@ -297,6 +297,17 @@ def test_a_wrong_line_of_the_fills_is_named(tmp_path: Path, line: str, says: str
         play(lake, demo(tmp_path, fills=path), NIGHTS[1], signals_of(world, NIGHTS, NIGHTS[1]))
 
 
+def test_a_file_of_fills_that_is_missing_is_named_with_its_first_line(tmp_path: Path) -> None:
+    world, lake, path = World(), Lake(tmp_path / "lake"), tmp_path / "fills.csv"
+    world.deliver(lake, NIGHTS[0])
+    signals = signals_of(world, NIGHTS, NIGHTS[0])
+    with pytest.raises(DataError, match=rf"no file of fills at {path}; .* nightly.account.fills, ") as raised:
+        play(lake, demo(tmp_path, fills=path), NIGHTS[0], signals)
+    path.write_text(str(raised.value).rpartition("the line ")[2].removesuffix(".") + "\n")
+    made = play(lake, demo(tmp_path, fills=path), NIGHTS[0], signals)
+    assert made.rows.filter(pl.col("trade") != 0).height > 3
+
+
 def test_a_position_file_stands_for_fills(tmp_path: Path) -> None:
     """Positions are priced by the rule, and what is listed is held."""
     world, lake, path = World(), Lake(tmp_path / "lake"), tmp_path / "positions.csv"
