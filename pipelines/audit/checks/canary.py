@@ -30,7 +30,7 @@ from features.panel.derived import take_sessions
 from features.panel.panel import Panel, build_panel
 from pipelines.audit.subject import Subject
 
-EQUAL: Final = 0.02  # share of its values that a feature may keep when all data are replaced
+EQUAL: Final = 0.02  # share of its values beyond chance that a feature may keep when all data are replaced
 LINKED: Final = 0.3  # the same for the rank correlation with the values before
 _AGAIN: Final = 4  # more draws of noise on which it must keep them; slow features of few firms do on one
 FOLLOWS: Final = 0.9  # share, or correlation, to which a feature follows its data to other names and sessions
@@ -213,8 +213,8 @@ def _kept(
         return None
     if noise_TN is None:
         return _Kept("cannot be computed")
-    equal, link = _agreement(true, own_TN, noise, noise_TN)
-    if equal > EQUAL:
+    equal, link, chance = _agreement(true, own_TN, noise, noise_TN)
+    if equal - chance > EQUAL * (1.0 - chance):
         return _Kept(f"keeps {equal:.0%} of its values")
     if abs(link) <= LINKED:
         return None
@@ -229,14 +229,18 @@ def _follows(
         return False
     own = tuple(noise.tickers_N[noise.n_firms - int(ticker[1:])] for ticker in moved.tickers_N)
     back = replace(moved, tickers_N=own, dates_T=moved.dates_T + _DAYS)
-    equal, link = _agreement(noise, noise_TN, back, moved_TN, unknown=1.0)
+    equal, link, _ = _agreement(noise, noise_TN, back, moved_TN, unknown=1.0)
     return max(equal, link) >= FOLLOWS
 
 
 def _agreement(
     left: Panel, left_TN: AnyFloatArray, right: Panel, right_TN: AnyFloatArray, unknown: float = 0.0
-) -> tuple[float, float]:
-    """Share of equal values and rank correlation of two features where both are known."""
+) -> tuple[float, float, float]:
+    """Share of equal values, rank correlation and chance share of equal values, where both are known.
+
+    By chance, independent cells are equal with ``sum_v p(v) q(v)`` over the distinct values: a fifth of the
+    values of a feature that counts 0 to 4 days.
+    """
     t, n = (
         np.intersect1d(getattr(left, axis), getattr(right, axis), return_indices=True)[1:]
         for axis in ("dates_T", "tickers_N")
@@ -244,12 +248,20 @@ def _agreement(
     left_TN, right_TN = left_TN[np.ix_(t[0], n[0])], right_TN[np.ix_(t[1], n[1])]
     both_TN = np.isfinite(left_TN) & np.isfinite(right_TN)
     if both_TN.sum() < _FEWEST:
-        return unknown, unknown
+        return unknown, unknown, 0.0
     x_M, y_M = left_TN[both_TN].astype(np.float64), right_TN[both_TN].astype(np.float64)
     equal = float((np.abs(x_M - y_M) <= _TOLERANCE * np.maximum(np.abs(x_M), np.abs(y_M))).mean())
+    value_S = np.concatenate([x_M, y_M])
+    order_S = np.argsort(value_S)
+    sorted_S = value_S[order_S]
+    distinct_S = np.empty(len(value_S), np.intp)
+    distinct_S[order_S[1:]] = np.cumsum(np.diff(sorted_S) > _TOLERANCE * np.abs(sorted_S[1:]))
+    distinct_S[order_S[0]] = 0
+    p_V, q_V = (np.bincount(one_M, minlength=distinct_S.max() + 1) for one_M in np.split(distinct_S, 2))
+    chance = float(p_V @ q_V) / len(x_M) ** 2
     ranks_2M = np.stack([rank_normal(z_M[None], np.ones((1, len(z_M)), np.bool_))[0] for z_M in (x_M, y_M)])
     varied = min(float(rank_M.std()) for rank_M in ranks_2M) > 0
-    return equal, float(np.corrcoef(ranks_2M)[0, 1]) if varied else 0.0
+    return equal, float(np.corrcoef(ranks_2M)[0, 1]) if varied else 0.0, chance
 
 
 def _title(kind: _Kind, name: str) -> str:

@@ -144,6 +144,9 @@ HONEST: dict[str, Compute] = {
     "a constant": lambda p: np.ones(p.close_TN.shape),
     "the age of a firm": age,
     "a flag of losses": lambda p: (daily_return(p) < 0).astype(np.float64),
+    "five digits of a level": lambda p: (  # a fifth of them are kept on any noise
+        (np.nancumsum(daily_return(p), axis=0) + 0.0 * daily_return(p)) * 1000.0 // 1.0 % 5.0
+    ),
     "the month's return": lambda p: np.where(month_ends(p) > 0, daily_return(p), 0.0),
 }
 
