@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 from bisect import bisect_right
@@ -106,9 +107,10 @@ def publish(config: Config, *, registered: bool = False) -> list[NightFinding]:
         if _git(clone, "remote"):
             _git(clone, "push", "--quiet")
     except (OSError, subprocess.SubprocessError) as error:
-        said = getattr(error, "stderr", None) or str(error)
+        told = error.stderr.strip() if isinstance(error, subprocess.CalledProcessError) else ""
+        said = told or str(error)
         sentence = (
-            f"The record could not be committed to {clone} ({said.strip().splitlines()[-1]}); correct "
+            f"The record could not be committed to {clone} ({said.splitlines()[-1]}); correct "
             "nightly.record or the repository. The next time, the whole record is committed."
         )
         return [NightFinding("record", "warn", sentence)]
@@ -309,6 +311,8 @@ def _digest(rows: pl.DataFrame | None, table: str) -> str:
 def _git(clone: Path, *arguments: str) -> str:
     done = subprocess.run(  # noqa: S603 (of the user's config)
         ["git", "-C", str(clone), *arguments],  # noqa: S607 (found on the PATH, as git is)
+        env={**os.environ, "GIT_TERMINAL_PROMPT": "0"},  # nobody answers at night
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=_PUSH_SECONDS,

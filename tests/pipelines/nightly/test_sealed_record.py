@@ -322,7 +322,9 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_record_is_committed_and_pushed(season: Record, tmp_path: Path) -> None:
+def test_the_record_is_committed_and_pushed(
+    season: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, _, _ = season
     subprocess.run(["git", "init", "--quiet", "--bare", str(tmp_path / "remote")], check=True)
     subprocess.run(
@@ -346,3 +348,10 @@ def test_the_record_is_committed_and_pushed(season: Record, tmp_path: Path) -> N
     (warning,) = publish(published)
     assert warning.level == "warn"
     assert "could not be committed" in warning.sentence
+    hook = tmp_path / "clone/.git/hooks/pre-commit"
+    hook.write_text("#!/bin/sh\nexec sleep 60\n")
+    hook.chmod(0o755)
+    git(tmp_path / "clone", "reset", "--quiet", "--hard", "HEAD~1")
+    monkeypatch.setattr("pipelines.nightly.record._PUSH_SECONDS", 1.0)
+    (warning,) = publish(published)
+    assert "timed out after" in warning.sentence
