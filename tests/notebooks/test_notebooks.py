@@ -126,7 +126,9 @@ def look_at(page_file: Path, figures: int) -> None:
         route.abort()
 
     with sync_playwright() as driver:
-        browser: Browser = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
+        browser: Browser = driver.chromium.launch(
+            executable_path=str(CHROMIUM), args=["--no-sandbox", "--disable-gpu"]
+        )
         page = browser.new_page(viewport={"width": 1100, "height": 900})
         errors: list[str] = []
         page.on("pageerror", lambda error: errors.append(str(error)))

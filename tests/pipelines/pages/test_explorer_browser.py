@@ -23,7 +23,8 @@ Show = Callable[..., Page]
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     with sync_playwright() as driver:
-        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        # without a GPU process, and with events in place of a mouse: under load, either waits for frames
+        started = driver.chromium.launch(executable_path=BROWSER, args=["--no-sandbox", "--disable-gpu"])
         yield started
         started.close()
 
@@ -96,7 +97,7 @@ def test_the_slider_shows_the_values_of_each_date(show: Show) -> None:
     page.keyboard.press("ArrowLeft")
     assert str(DATES[0]) in page.inner_text("#shown")
     assert page.locator("#earlier option").count() == 1, "there is no earlier date"
-    page.click("#after")
+    page.dispatch_event("#after", "click")
     assert str(DATES[1]) in page.inner_text("#shown")
     assert page.evaluate("location.hash") == f"#AAA/{DATES[1]}"
 
@@ -132,15 +133,15 @@ def test_the_search_works_with_the_keyboard_and_by_sector(show: Show) -> None:
 def test_a_firm_is_reached_by_its_name_and_left_by_the_back_button(show: Show) -> None:
     page = show()
     find(page, "AAA")
-    page.locator("#peersIn button.firm", has_text="BBB").click()
+    page.locator("#peersIn button.firm", has_text="BBB").dispatch_event("click")
     assert page.inner_text("#ticker") == "BBB"
     assert len(leaders(page)) == 5
     assert sorted(page.locator("#peersOut button.firm").all_text_contents()) == [HOSTILE, "AAA", "DDD"]
-    page.locator("#peersIn button.history").last.click()
+    page.locator("#peersIn button.history").last.dispatch_event("click")
     assert page.locator("#pair h3").inner_text() == "AAA \u2192 BBB"
     page.go_back()
     assert page.inner_text("#ticker") == "AAA"
-    page.locator("#peersIn tr", has_text="BBB").locator("button.history").click()
+    page.locator("#peersIn tr", has_text="BBB").locator("button.history").dispatch_event("click")
     text = page.inner_text("#pair")
     assert "slope \u22120.120 \u00b1 0.060, t \u22122.0, q 0.400, 250 sessions" in text
     assert "stored on 3 of 3 dates" in text
@@ -204,7 +205,7 @@ def test_shap_and_attention_are_read_cell_by_cell(show: Show) -> None:
     one, two = page.locator("#matrixPart .readout").all_text_contents()
     leader = TICKERS[len(TICKERS) - 1]  # the largest value
     assert one == two == f"{leader} \u2192 AAA: {written(value_of(5, 0, 2))} bps \u00b1 0.25; attention 8.3%"
-    page.locator("#matrixPart .views button", has_text="Sectors").click()
+    page.locator("#matrixPart .views button", has_text="Sectors").dispatch_event("click")
     page.focus("#matrixPart .map")
     page.keyboard.press("ArrowDown")
     assert "1.00 bps; attention 10.000%" in page.locator("#matrixPart .readout").first.inner_text()
