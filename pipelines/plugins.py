@@ -64,7 +64,7 @@ def load(names: Iterable[str]) -> None:
         if loaded is not None and (not is_file(name) or loaded.content == _content(loaded.files)):
             continue
         if loaded is not None:
-            _remove(loaded)
+            _forget(loaded)
         _load(name)
 
 
@@ -90,12 +90,6 @@ def loaded() -> list[str]:
     return list(_LOADED)
 
 
-def forget(name: str) -> None:
-    """Remove a plugin, and what it registered, from this process."""
-    if (plugin := _LOADED.get(name)) is not None:
-        _remove(plugin)
-
-
 def _load(name: str) -> None:
     from features.library.sets import added_by
 
@@ -118,7 +112,7 @@ def _load(name: str) -> None:
         raise
     except Exception as error:
         files = (path,) if is_file(name) else _files(top, sys.modules.get(top))
-        _remove(Plugin(name, top, files, ""))
+        _forget(Plugin(name, top, files, ""))
         if isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name)):
             raise ConfigError(
                 f"plugins: there is no module {error.name}; install its package in this environment, or give "
@@ -190,7 +184,7 @@ def _registries() -> Iterator[dict[str, Any]]:
             yield getattr(sys.modules[module], name)
 
 
-def _remove(plugin: Plugin) -> None:
+def _forget(plugin: Plugin) -> None:
     from features.library.sets import ADDED
 
     ADDED.pop(plugin.name, None)

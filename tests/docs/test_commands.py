@@ -158,7 +158,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str,
         (folder / plugin).write_text('"""A plugin that registers nothing."""\n')
     yield folder
     for name in plugins.loaded():
-        plugins.forget(name)
+        plugins._forget(plugins._LOADED[name])
 
 
 @pytest.fixture(scope="module")

@@ -46,7 +46,7 @@ def project(tmp_path: Path, tiny_settings: Mapping[str, Any]) -> Iterator[Path]:
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump({**tiny_settings, "models": {"ridge": {}}}))
     yield tmp_path
     for name in plugins.loaded():
-        plugins.forget(name)
+        plugins._forget(plugins._LOADED[name])
 
 
 def call(folder: Path, *words: str, code: int = 0) -> str:
