@@ -61,6 +61,7 @@ LEFT_OUT: Mapping[str, str] = {
     "planted": "half an hour on one core: python benchmarks/planted.py",
     "pretraining": "a quarter of an hour on two cores: python benchmarks/pretraining.py",
     "verdict_calibration": "a quarter of an hour on one core: python benchmarks/verdict_calibration.py",
+    "multiverse": "about a quarter of an hour on two cores: python benchmarks/multiverse.py",
     "scaling": "an hour and a quarter on two cores: python benchmarks/scaling.py",
     "scale": "about an hour on two cores: python benchmarks/scale.py",
     "published_inputs": "needs the published data set: python benchmarks/published_inputs.py --data FOLDER",

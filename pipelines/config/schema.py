@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic_core import to_jsonable_python
 
 from pipelines.config import sections
 from pipelines.ingest.settings import QualityConfig
@@ -103,10 +104,10 @@ class Config(Section):
     @field_validator("multiverse", mode="before")
     @classmethod
     def _name_choices(cls, given: Any) -> Any:  # noqa: ANN401 (YAML holds anything)
-        """Name nested choices by their paths."""
+        """Name nested choices by their paths, and write dates as in JSON."""
         if not isinstance(given, Mapping):
             return given
-        named: dict[str, Any] = {}
+        given, named = to_jsonable_python(given), dict[str, Any]()
         for key, value in given.items():
             below = cls._name_choices(value) if isinstance(value, Mapping) else None
             named |= {key: value} if below is None else {f"{key}.{path}": one for path, one in below.items()}

@@ -17,7 +17,7 @@ from backtest.accounts.performance import sharpe
 from pipelines import multiverse
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError
-from pipelines.multiverse import Design, default_choices
+from pipelines.multiverse import Design, default_choices, write_value
 from pipelines.train import work
 from pipelines.train.task import Task
 
@@ -180,6 +180,10 @@ def test_choices_are_named_by_paths_or_nested(settings: dict[str, Any]) -> None:
         "folds.scheme": ("expanding", "rolling"),
         "book": ("long_short", "long_only"),
     }
+    dates = yaml.safe_load("folds: {train_from: [2010-01-04, 2012-01-04]}")  # YAML reads dates
+    dated = check_config({**settings, "multiverse": dates}, origin="tiny").multiverse
+    assert dated == {"folds.train_from": ("2010-01-04", "2012-01-04")}
+    assert write_value(dated["folds.train_from"][0]) == "2010-01-04"
     with pytest.raises(ConfigError, match=r"multiverse.label.horizon is \[1\]; it must hold distinct values"):
         check_config({**settings, "multiverse": {"label": {"horizon": [1]}}}, origin="tiny")
 
