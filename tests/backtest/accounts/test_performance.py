@@ -15,6 +15,7 @@ from backtest.accounts.accounting import run_book
 from backtest.accounts.performance import (
     active_metrics,
     annual_return,
+    annual_volatility,
     book_metrics,
     calmar,
     max_drawdown,
@@ -215,9 +216,10 @@ def test_sharpe_and_information_ratio_equal_skfolio_and_statsmodels() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
-def test_active_metrics_equal_empyrical_and_statsmodels() -> None:
+def test_active_metrics_equal_empyrical_quantstats_and_statsmodels() -> None:
     import empyrical
     import pandas as pd
+    from quantstats import stats
 
     rng = np.random.default_rng(6)
     index_TN = walk(rng, 250, 10)
@@ -239,12 +241,23 @@ def test_active_metrics_equal_empyrical_and_statsmodels() -> None:
         assert found.benchmark_return == pytest.approx(empyrical.annual_return(theirs), rel=1e-9)
         gap = empyrical.annual_return(ours) - empyrical.annual_return(theirs)
         assert found.tracking_difference == pytest.approx(gap, rel=1e-9)
-        # of a single session, empyrical's ratio is that of quantstats: mean over standard deviation
-        expected = empyrical.excess_sharpe(ours, theirs) * math.sqrt(252)
-        assert found.information_ratio == pytest.approx(expected, rel=1e-10)
+        # both leave out the year: mean over standard deviation of a session
+        for single in (empyrical.excess_sharpe(ours, theirs), stats.information_ratio(ours, theirs)):
+            assert found.information_ratio == pytest.approx(single * math.sqrt(252), rel=1e-10)
+        assert found.beta == pytest.approx(stats.greeks(ours, theirs)["beta"], rel=1e-10)
         assert found.active_return == pytest.approx(252 * (ours - theirs).mean(), rel=1e-10)
         assert found.active_return == pytest.approx(found.information_ratio * found.tracking_error)
         assert found.active_drawdown == pytest.approx(-empyrical.max_drawdown(ours - theirs), rel=1e-9)
+        own = ours.to_numpy()
+        for figure, expected in {
+            annual_return(own): stats.cagr(ours),
+            annual_volatility(own): stats.volatility(ours),
+            sharpe(own): stats.sharpe(ours),
+            sortino(own): stats.sortino(ours),
+            max_drawdown(own): -stats.max_drawdown(ours),
+            calmar(own): stats.calmar(ours),
+        }.items():
+            assert figure == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_book_that_is_half_invested_captures_half_and_a_flat_benchmark_nothing() -> None:
