@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -187,14 +187,14 @@ class Backtest:
             locks.lock_run(measured.folder)
             return write_signal_report(measured, recount(measured, self.evaluation), Silent()).resolve()
 
-    def sweep(self, grid: Mapping[str, Sequence[Any]], book: str | None = None) -> SignalSweep:
+    def sweep(self, grid: Mapping[str, Any], book: str | None = None) -> SignalSweep:
         """Measure a book of the signals in every combination of settings; each other book is a trial.
 
         Parameters
         ----------
         grid
-            Setting -> values. A setting is one of the book (``quantiles``), of the costs or the execution
-            (``half_spread_bps``), or ``delay``, as in ``peerglass backtest --sweep``.
+            Setting -> values, or a single value. A setting is one of the book (``quantiles``), of the costs
+            or the execution (``half_spread_bps``), or ``delay``, as in ``peerglass backtest --sweep``.
         book
             Name of the book. None: the first one.
 
@@ -214,7 +214,11 @@ class Backtest:
         """
         config = self.prepared.config
         book = next(iter(config.backtest.books)) if book is None else book
-        axes = axes_of([(name, tuple(values)) for name, values in grid.items()], config.backtest, book)
+        named = [
+            (name, tuple(given) if np.iterable(given) and not isinstance(given, str) else (given,))
+            for name, given in grid.items()
+        ]
+        axes = axes_of(named, config.backtest, book)
         with _locks() as locks:
             locks.lock_run(self.folder)
             made = sweeps.measure_sweep(sweeps.Swept.of(self.prepared), sweeps.Grid.made(axes, config, book))

@@ -422,12 +422,12 @@ def _values(name: str, listed: str) -> tuple[Any, ...]:
 
 
 def _settings(backtest: BacktestConfig, book: str) -> list[tuple[str, ...]]:
-    """Paths of all plain settings of the section, and of the swept book."""
+    """Paths of all plain settings of the section that change what a book trades, and of the swept book."""
     if book not in backtest.books:
         raise ConfigError(f"There is no book {book!r}; the books are {', '.join(backtest.books)}.")
-    section = backtest.model_dump()
+    section = backtest.model_dump(exclude={"risk_free", "benchmarks", "factors"})
     section["books"] = {book: {k: v for k, v in section["books"][book].items() if k != "kind"}}
-    return [path for path in _leaves(section) if path != ("risk_free",)]
+    return list(_leaves(section))
 
 
 def _leaves(section: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:

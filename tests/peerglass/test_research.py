@@ -157,7 +157,7 @@ def test_the_ladder_and_the_books_equal_other_ways_to_compute_them(backtest: pee
     costs = backtest.config.backtest.costs.model_dump()
     book = peerglass.run_book(long(good=GOOD_TN), wide(CLOSE_TN), quantiles=4, costs=costs)
     assert row["mine.sharpe_net"] == pytest.approx(book.metrics.sharpe_net, abs=1e-12)
-    sweep = backtest.sweep({"quantiles": [3, 4], "half_spread_bps": [costs["half_spread_bps"]]})
+    sweep = backtest.sweep({"quantiles": [3, 4], "half_spread_bps": costs["half_spread_bps"]})
     same = sweep.table[(sweep.table["signal"] == "good") & (sweep.table["quantiles"] == 4)]
     assert same["sharpe_net"].item() == pytest.approx(book.metrics.sharpe_net, abs=1e-12)
     assert "<html" in sweep.page.read_text("utf-8")

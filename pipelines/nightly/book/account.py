@@ -33,7 +33,7 @@ from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Positions, Profits
 from pipelines.nightly.book.holdings import Absent, Actual, Held, Recorded, market_of_nights, place, replay
-from pipelines.nightly.book.trades import grid, place_trades, read_trades
+from pipelines.nightly.book.trades import given_trades, grid, place_trades
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding
 from pipelines.nightly.settings import filled_by
@@ -72,12 +72,11 @@ class Real:
 
 def real_account(config: Config, data: NightData, recorded: Recorded, capital: float) -> Real | None:
     """Replay the fills up to tonight that the config's file knows; None if it has no file."""
-    kind, settings = filled_by(config), config.nightly.account
-    path = settings.fills or settings.positions
-    if kind == "rule" or path is None:
+    trades, path = given_trades(config), config.nightly.account.fills or config.nightly.account.positions
+    if trades is None or path is None:
         return None
     panel, session = data.market.panel, data.session
-    trades = read_trades(Path(path), kind, f"nightly.account.{kind}").filter(pl.col("session") <= session)
+    trades = trades.filter(pl.col("session") <= session)
     now = [
         newest_ticker(ticker, day, data.renames)
         for ticker, day in trades.select("ticker", "session").iter_rows()
@@ -94,7 +93,7 @@ def real_account(config: Config, data: NightData, recorded: Recorded, capital: f
     shape, trades = prices.price_TN.shape, trades.with_columns(pl.col("t") - first)
     span = slice(first, panel.n_sessions)
     costs = _padded(book_costs(config.backtest, panel, span), len(others))
-    if kind == "fills":
+    if config.nightly.account.fills:
         paid = pl.col("shares") * pl.col("price")
         fills = Fills(*(grid(trades, value, shape) for value in (pl.col("shares"), paid, pl.col("fee"))))
     else:

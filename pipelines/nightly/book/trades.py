@@ -10,12 +10,29 @@ from typing import Final, Literal
 import numpy as np
 import polars as pl
 
+from pipelines.config.schema import Config
 from pipelines.errors import DataError, one_line
+from pipelines.nightly.settings import filled_by
 
 _COLUMNS: Final = {
     "fills": ("session", "ticker", "shares", "price"),
     "positions": ("session", "ticker", "shares"),
 }
+
+
+def given_trades(config: Config) -> pl.DataFrame | None:
+    """Read the file that says which trades the account has made; None if the config names none.
+
+    Raises
+    ------
+    DataError
+        If the file is missing or wrong, as for `read_trades`.
+    """
+    kind, account = filled_by(config), config.nightly.account
+    path = account.fills or account.positions
+    if kind == "rule" or path is None:
+        return None
+    return read_trades(Path(path), kind, f"nightly.account.{kind}")
 
 
 def read_trades(path: Path, kind: Literal["fills", "positions"], setting: str) -> pl.DataFrame:

@@ -26,6 +26,7 @@ from pipelines.lake.schemas import schema
 from pipelines.nightly.book.account import account_tables
 from pipelines.nightly.book.holdings import read_recorded
 from pipelines.nightly.book.next_book import next_book
+from pipelines.nightly.book.trades import given_trades
 from pipelines.nightly.data import NightData, champion_signals, night_data
 from pipelines.nightly.guard import judge_promotion
 from pipelines.nightly.monitor.checks import check_data
@@ -143,6 +144,7 @@ class Decisions:
             data = night_data(config, lake, self.session, progress, self._begun.versions)
         with self.timed("checks"):
             self._check(data)
+            given_trades(config)  # a file that is missing or wrong is named before anything is trained
         with self.timed("training"):
             self._train_if_due(data)
         self._choose_versions()

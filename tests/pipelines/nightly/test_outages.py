@@ -67,6 +67,22 @@ def states() -> dict[dt.date, str]:
     return dict(Lake("lake").read("nights").select("session", "state").iter_rows())
 
 
+@pytest.mark.usefixtures("untracked")
+def test_a_missing_file_of_fills_is_named_before_anything_is_trained(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    settings["nightly"]["account"] = {"fills": "fills.csv"}
+    days = write_config(settings)
+    missing = peerglass("nightly", "tiny.yaml", "--date", str(days[300]))
+    assert (missing.code, "no file of fills at" in missing.err) == (3, True), missing.err
+    assert not list(Path("runs").glob("tiny-*"))
+    assert states() == {days[300]: "failed"}
+    Path("fills.csv").write_text("session,ticker,shares,price\n")
+    assert peerglass("nightly", "tiny.yaml", "--date", str(days[300])).code == 0
+    assert states() == {days[300]: "done"}
+    assert list(Path("runs").glob("tiny-*"))
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The database of a tracking server."""

@@ -48,6 +48,7 @@ def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
         ("quantiles", "write name=value,value"),
         ("k=1,2", "'k', which is no setting"),  # of the other book
         ("quantile=5", "no setting"),
+        ("benchmarks.market.weights=equal", "no setting"),  # changes no book
         ("delay=1; delay=2", "twice"),
         ("delay=1,1", "lists a value of delay twice"),
         ("delay=[1", "plain values"),
