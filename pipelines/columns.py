@@ -317,6 +317,21 @@ _DEFINED: Final = (
     _share("share", "of variance", "over designs, without noise; that of a weak effect may be below 0"),
     _share("share_lower", "from", "lower end of the 95% interval"),
     _share("share_upper", "to", "upper end of the 95% interval"),
+    # revisions
+    _text("compared", "compared", "data versions, or statements as filed, as published and as restated"),
+    _text("data", "data", "tables whose version is new, or which values of statements"),
+    _text("committed", "committed", "when the newest of these versions was, in UTC"),
+    _text("table", "table", "of the lake; gaps and flags are those of prices; null: all others together"),
+    Column("sharpe_net_moved", "net Sharpe moved", "share in the difference", Kind(4, signed=True)),
+    Column("sharpe_net_moved_error", "error", "Monte Carlo standard error; 0: exact", Kind(4)),
+    Column("ic_moved", "IC moved", "share in the difference", Kind(6, signed=True)),
+    Column("ic_moved_error", "error", "Monte Carlo standard error; 0: exact", Kind(6)),
+    Column("rank_ic_moved", "rank IC moved", "share in the difference", Kind(6, signed=True)),
+    Column("rank_ic_moved_error", "error", "Monte Carlo standard error; 0: exact", Kind(6)),
+    _day("day", "day", "of the row that changed most"),
+    _text("column", "column", "that changed most, or added, or withdrawn"),
+    _text("before", "before"),
+    _text("after", "after"),
     # replications
     _text("step", "step", "published, then what is changed one after the other"),
     _text("audit", "audit", "worst verdict of the audit, and the checks with it"),
@@ -486,6 +501,12 @@ multiverse_outcomes = outcome designs q05 median q95 interquartile_range deviati
     -- Spread of the results over designs, beside the usual standard error.
 multiverse_shares = outcome effect share share_lower share_upper
     -- Shares of choices, of their interactions and of the rest in the variance over designs.
+revisions = compared data committed rows model book delay dates sharpe_net ic rank_ic
+    -- Headline figures on every data version (`peerglass revisions`), with the rows corrected since the one
+    before. It is stored in the folder of the run, as is the next table.
+revision_shares = compared table ticker rows sharpe_net_moved sharpe_net_moved_error ic_moved ic_moved_error
+    rank_ic_moved rank_ic_moved_error day column before after
+    -- What the corrections of a firm in a table move between the first and the last of these states.
 compared_figures = name book delay dates ic ic_lower ic_upper sessions {_INTERVALS} deflated_sharpe trials
     deflated_effective effective_trials
     -- Models of `peerglass compare` on their common dates.

@@ -188,6 +188,30 @@ def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, dra
     return Draws(n_players, seed, draws.stop, mean_PO, squares_PO, base_O, drawn.halves_PO)
 
 
+def every_coalition(n_players: int) -> BoolArray:
+    """All coalitions [2^P, P]; player p takes part in row m if bit p of m is set."""
+    keep_MP: BoolArray = (np.arange(2**n_players)[:, None] >> np.arange(n_players)) % 2 == 1
+    return keep_MP
+
+
+def exact(game: Game, n_players: int) -> ShapleyValues:
+    """Shapley values from all ``2^P`` coalitions.
+
+    ``phi_p = sum over S without p of |S|! (P - |S| - 1)! / P! (v(S + p) - v(S))`` (Shapley 1953).
+
+    >>> exact(lambda keep_MP: 2.0 * keep_MP[:, :1] + keep_MP.all(axis=1, keepdims=True), 2).values_PO[:, 0]
+    array([2.5, 0.5])
+    """
+    keep_MP = every_coalition(n_players)
+    out_MO, size_M, row_M = game(keep_MP), keep_MP.sum(axis=1), np.arange(len(keep_MP))
+    weight_S = np.array([1.0 / (n_players * math.comb(n_players - 1, s)) for s in range(n_players)])
+    value_PO = np.empty((n_players, out_MO.shape[1]))
+    for p in range(n_players):
+        without = row_M[~keep_MP[:, p]]
+        value_PO[p] = weight_S[size_M[without]] @ (out_MO[without + 2**p] - out_MO[without])
+    return ShapleyValues(value_PO, out_MO[0], np.zeros_like(value_PO))
+
+
 def permutation_coalitions(order_KP: IntArray) -> BoolArray:
     """Coalitions [K, 2 P, P] of some orders: P + 1 as players join, then P - 1 as the first ones leave."""
     n_players = order_KP.shape[1]

@@ -404,6 +404,40 @@ def explain(
     say((explain_skill_of_run if skill else explain_forecasts)(run, output, question))
 
 
+def revisions(
+    run: str,
+    *,
+    since: str | None = None,
+    model: str | None = None,
+    inputs: bool = False,
+    top: int = 12,
+    as_json: bool = False,
+    output: Path = RUNS_FOLDER,
+    wait: bool = False,
+) -> None:
+    """Measure a run again on every later version of its data, and say which corrections move its figures.
+
+    The band is the lowest and the highest net Sharpe ratio and IC over the data versions from the run's own,
+    or from `--since`, to the newest. Only sessions count that the first and the last version have, so new
+    sessions are no correction. The run must have been measured; no trial is counted.
+
+    The difference between the first and the last version is divided among corrections, by table and firm:
+    Shapley values, which add up to it. Up to six are exact; of more, two orders and their reverses are drawn.
+
+    Stored forecasts are held: what was traded stays, and what it earned is measured again. With `--inputs`
+    only the fitted models are held, and forecast again from the inputs of each version. Statements are then
+    compared as well: as filed (first values alone), as published (restatements from their day on), and as
+    restated (last values at the first day, which nobody knew then).
+
+    Example: `peerglass revisions latest --since 2026-01-31`
+    """
+    from pipelines.commands.revisions import RevisionOptions, describe_revisions, measure_revisions
+
+    options = RevisionOptions(since, model, inputs, top)
+    found = measure_revisions(run, output, options, wait=wait)
+    answer(found, describe_revisions, as_json=as_json)
+
+
 def explore(
     run: str,
     *,
@@ -455,5 +489,5 @@ def report(run: str, evaluation: str | None = None, output: Path = RUNS_FOLDER, 
 
 VERBS: Final = (
     *(run, ingest, audit, register, train, tune, multiverse),
-    *(backtest, compare, replicate, explain, explore, report),
+    *(backtest, revisions, compare, replicate, explain, explore, report),
 )

@@ -2,7 +2,7 @@
 
 import datetime as dt
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,9 @@ from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import write_table
 from pipelines.format import Kind, abbreviate
-from pipelines.lake.commit import compare, in_order
+from pipelines.lake.corrections import corrections
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import KNOWN_FROM, forget_later, rows_known, schema
+from pipelines.lake.schemas import forget_later, rows_known
 from pipelines.nightly.data import NightData, night_data
 from pipelines.nightly.result import ModelVersion, read_nights, read_revision, write_signals
 from pipelines.nightly.scoring import attribute, ends, score
@@ -257,34 +257,24 @@ def explain_differences(lake: Lake, earlier: pl.DataFrame, later: pl.DataFrame) 
     same = pl.all_horizontal(pl.col(name).eq_missing(pl.col(f"{name}_after")) for name in values)
     firms = both.filter(~same).select("ticker", before="signal", after="signal_after").sort("ticker")
     before, after = (json.loads(frame["data_versions"][0]) for frame in (earlier, later))
-    parts = [
-        _changed_rows(lake, table, before.get(table), after.get(table), earlier["session"][0])
-        for table in _COMPARED
-        if before.get(table) != after.get(table)
-    ]
-    names = {"table": pl.String, "ticker": pl.String, "day": pl.Date, "change": pl.String}
-    corrections = pl.concat([pl.DataFrame(schema=names), *parts]).unique().sort(*names)
-    return Differences(int(earlier["revision"][0]), int(later["revision"][0]), firms, corrections)
+    differing = [table for table in _COMPARED if before.get(table) != after.get(table)]
+    session = earlier["session"][0]
+    found = corrections(*(_known(lake, versions, differing, session) for versions in (before, after)))
+    whole = pl.col("column").is_in(["added", "withdrawn"])
+    change = pl.when(whole).then("column").otherwise(pl.lit("corrected"))
+    names = ["table", "ticker", "day", "change"]
+    changes = found.with_columns(change=change).select(names).unique().sort(names)
+    return Differences(int(earlier["revision"][0]), int(later["revision"][0]), firms, changes)
 
 
-def _changed_rows(
-    lake: Lake, table: str, before: int | None, after: int | None, session: dt.date
-) -> pl.DataFrame:
-    """Rows of a table, known at a session, that are not the same at two versions; None is no table yet."""
-
-    def known(version: int | None) -> pl.DataFrame:
-        if version is None:
-            return schema(table).create_empty()
-        return forget_later(table, lake.read(table, version, filters=rows_known(table, session)), session)
-
-    found = compare(table, in_order(table, known(after)), known(before).lazy(), pl.lit(value=True))
-    changes = {"added": found.new, "withdrawn": found.withdrawn, "corrected": found.changed}
-    return pl.concat(
-        rows.select(
-            pl.lit(table).alias("table"),
-            "ticker",
-            pl.col(KNOWN_FROM[table]).alias("day"),
-            pl.lit(change).alias("change"),
+def _known(
+    lake: Lake, versions: Mapping[str, int], tables: Iterable[str], session: dt.date
+) -> dict[str, pl.DataFrame]:
+    """Rows of tables that were known at a session, at these versions, without tables that there were not."""
+    return {
+        table: forget_later(
+            table, lake.read(table, versions[table], filters=rows_known(table, session)), session
         )
-        for change, rows in changes.items()
-    )
+        for table in tables
+        if versions.get(table) is not None
+    }

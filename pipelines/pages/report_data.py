@@ -214,6 +214,8 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
         "folds": fold_table(dataset, folds),
         "learning": curves.filter(pl.col("model").is_in(neural)) if curves.height else curves,
     }
+    of_run = {name: run.read_table(name) for name in ("revisions", "revision_shares")}
+    extra |= {name: frame for name, frame in of_run.items() if frame is not None}
     tables = _tables(evaluation, config, registered) | extra
     return RunReport(header, tables, tuple(_explained(run)))
 
