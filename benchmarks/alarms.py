@@ -2,6 +2,7 @@
 
     python benchmarks/alarms.py --first 1000 --seeds 50
     python benchmarks/alarms.py --first 0 --seeds 30 --parts all
+    python benchmarks/alarms.py --rules 2000
 
 Every seed is a simulated market, and the same market in which firms cease to lead others at a session
 (`peer_until`). A ridge regression on what an analyst would compute for such a market, the returns of the
@@ -12,6 +13,10 @@ reference and CUSUM are those of the pipeline.
 An alarm counts as found if it is raised within 40 sessions after the end of the edges, and not before. The
 information limit is a likelihood-ratio test that is told when the skill ends: no rule that has to find the
 session by itself detects more at the same rate of false alarms on these 40 sessions.
+
+With ``--rules``, no market is simulated but daily rank ICs: the CUSUM is compared with e-detectors (Shin,
+Ramdas and Rinaldo 2023). These accumulate e-processes that start on every night and raise the alarm at 5,000,
+so that a false one within 250 nights has a probability of at most 250 / 5,000 if their increments are valid.
 """
 
 from __future__ import annotations
@@ -28,11 +33,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backtest.monitoring.cusum import mean_delay, reference_of
+from backtest.monitoring.cusum import reference_of, typical_delay
+from features.arithmetic.parallel import one_blas_thread
 from features.information_coefficient import rank_ic_by_date
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
@@ -239,7 +246,7 @@ def report(outcomes: list[Outcome]) -> None:
     false = sum(one.undisturbed_alarm is not None for one in outcomes)
     early = sum(one.disturbed_alarm is not None and one.disturbed_alarm < one.ends for one in outcomes)
     loss = (mean("mean") - mean("skill_after")) / mean("std")
-    delay = mean_delay(mean("slack"), mean("limit"), shift=loss)
+    delay = typical_delay(mean("slack"), mean("limit"))
     rate = 0.1 * WITHIN / NIGHTS
     most = float(ndtr(loss * math.sqrt(WITHIN) - ndtri(1 - rate)))
     print(f"{n} seeds, {mean('seconds'):.1f} s each")
@@ -252,6 +259,130 @@ def report(outcomes: list[Outcome]) -> None:
     print(f"median delay {np.median(delays) if delays else math.nan:.0f}; raised before the end: {early}")
     print(f"undisturbed with an alarm in {NIGHTS} sessions: {false} of {n} ({false / n:.0%})")
     print(f"information limit with {rate:.1%} false alarms in {WITHIN} sessions: {most:.0%}")
+
+
+_STATES = 120  # states of the Markov chain; with 60 the probabilities differ by less than 0.001
+_NODES = 9  # points of the Gauss-Hermite rule over the error of the reference's mean
+SD, DETECTED = 0.133, NIGHTS / 0.05
+KINDS = {
+    "0.3 deviations": (0.3, 1, 750),
+    "0.5 deviations": (0.5, 1, 750),
+    "0.7 deviations": (0.7, 1, 750),
+    "1.0 deviations": (1.0, 1, 750),
+    "autocorrelation 0.1": (0.7, 1, 750),
+    "autocorrelation 0.3": (0.7, 1, 750),
+    "Student-t(4)": (0.7, 1, 750),
+    "labels of 5 sessions": (0.7, 5, 750),
+    "reference of 250": (0.7, 1, 250),
+    "reference of 100": (0.7, 1, 100),
+}
+"""Series of rank ICs -> their mean in deviations, sessions of a label, sessions of the reference."""
+
+
+def cusum_limit(slack: float, false_alarms: float, n: int) -> float:
+    """Limit of Page's CUSUM that normal values without a loss reach in `NIGHTS` nights with a probability.
+
+    The probability is the mean over the error of a reference of n values, by a Gauss-Hermite rule.
+    """
+    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+
+    def excess(limit: float) -> float:
+        reached = [
+            1.0 - float(np.linalg.matrix_power(_chain(slack, limit, node / math.sqrt(n)), NIGHTS)[0].sum())
+            for node in nodes.tolist()
+        ]
+        return float(weights @ np.asarray(reached) / weights.sum()) - false_alarms
+
+    with one_blas_thread():
+        return float(brentq(excess, 1e-3, 64.0, xtol=1e-3))
+
+
+def _chain(slack: float, limit: float, shift: float) -> Floats:
+    """Transitions of the CUSUM between 0 and the middles of intervals up to its limit (Brook, Evans 1972)."""
+    width = 2.0 * limit / (2 * _STATES - 1)
+    step_SS = width * (np.arange(_STATES)[None, :] - np.arange(_STATES)[:, None])
+    upper_SS = ndtr(step_SS + width / 2.0 + slack - shift)
+    chain_SS: Floats = upper_SS - ndtr(step_SS - width / 2.0 + slack - shift)
+    chain_SS[:, 0] = upper_SS[:, 0]
+    return chain_SS
+
+
+def simulated_ics(kind: str, runs: int, sessions: int, rng: np.random.Generator) -> Floats:
+    """Daily rank ICs without skill, shape (runs, sessions), with the standard deviation `SD`."""
+    _, horizon, _ = KINDS[kind]
+    x_RT = rng.standard_normal((runs, sessions + horizon - 1))
+    if kind == "Student-t(4)":
+        x_RT = rng.standard_t(4, x_RT.shape) / math.sqrt(2.0)
+    if kind.startswith("autocorrelation"):
+        rho = float(kind.split()[1])
+        for t in range(1, x_RT.shape[1]):
+            x_RT[:, t] = rho * x_RT[:, t - 1] + math.sqrt(1 - rho**2) * x_RT[:, t]
+    sums_RT = np.cumsum(np.pad(x_RT, ((0, 0), (1, 0))), axis=1)
+    averaged_RT: Floats = (sums_RT[:, horizon:] - sums_RT[:, :-horizon]) / math.sqrt(horizon)
+    return SD * averaged_RT
+
+
+def first_alarms(
+    x_RT: Floats, mean_R: Floats, std_R: Floats, limit_of: dict[float, float], horizon: int
+) -> dict[str, Floats]:
+    """First night of the alarm by rule; infinite without one. Means and deviations are the references'."""
+    runs, nights = x_RT.shape
+    slack_R = np.maximum(np.round(mean_R / std_R / 2.0, 2), 0.05)
+    limit_R = np.array([limit_of[float(slack)] for slack in slack_R])
+    bet_R = np.minimum(mean_R / SD**2, 0.9 / (1.0 - mean_R))
+    tilt_KR = 2.0 * slack_R * np.array([[0.25], [0.5], [1.0], [2.0]])
+    sum_R, logs = np.zeros(runs), math.log(DETECTED)
+    shiryaev_R, mixed_KR, bounded_HR = np.zeros(runs), np.zeros(tilt_KR.shape), np.zeros((horizon, runs))
+    names = (
+        "CUSUM",
+        "CUSUM, limit of an e-detector",
+        "e-detector",
+        "e-detector, mixed",
+        "bounded e-detector",
+    )
+    first = {name: np.full(runs, np.inf) for name in names}
+    most_R = np.zeros(runs)
+    for t in range(nights):
+        z_R = (mean_R - x_RT[:, t]) / std_R
+        most_R = np.maximum(0.0, most_R + z_R - slack_R)  # without the limit of the CUSUM
+        sum_R = np.minimum(limit_R, np.maximum(0.0, sum_R + z_R - slack_R))
+        shiryaev_R = (1.0 + shiryaev_R) * np.exp(2.0 * slack_R * (z_R - slack_R))
+        mixed_KR = (1.0 + mixed_KR) * np.exp(tilt_KR * z_R - tilt_KR**2 / 2.0)
+        of = t % horizon  # the values of one detector share no data
+        bounded_HR[of] = (1.0 + bounded_HR[of]) * (1.0 + bet_R * (mean_R - np.clip(x_RT[:, t], -1.0, 1.0)))
+        raised = (
+            sum_R >= limit_R,
+            2.0 * slack_R * most_R >= logs,
+            shiryaev_R >= DETECTED,
+            mixed_KR.mean(axis=0) >= DETECTED,
+            bounded_HR.sum(axis=0) >= DETECTED,
+        )
+        for name, alarm_R in zip(names, raised, strict=True):
+            first[name] = np.where(alarm_R & np.isinf(first[name]), t + 1.0, first[name])
+    return first
+
+
+def compare_rules(runs: int) -> None:
+    """Print false alarms and delays of the CUSUM and of e-detectors on simulated daily rank ICs."""
+    limit_of: dict[tuple[float, int], float] = {}
+    print(f"{runs} runs; alarms in {NIGHTS} nights with skill, nights until one without any")
+    print(f"{'rank ICs':>21}{'rule':>31}{'false':>8}{f'in {WITHIN}':>8}{'median':>8}")
+    for kind, (ratio, horizon, sessions) in KINDS.items():
+        rng = np.random.default_rng(0)
+        with_RT = ratio * SD + simulated_ics(kind, runs, sessions + NIGHTS, rng)
+        without_RT = simulated_ics(kind, runs, NIGHTS, rng)
+        found = [reference_of(x_T, horizon) for x_T in with_RT[:, :sessions]]
+        known = [one for one in found if one is not None]
+        mean_R, std_R = (np.array([getattr(one, name) for one in known]) for name in ("mean", "std"))
+        for slack in np.unique(np.maximum(np.round(mean_R / std_R / 2.0, 2), 0.05)).tolist():
+            if (slack, sessions) not in limit_of:
+                limit_of[slack, sessions] = cusum_limit(slack, 0.05, sessions)
+        limits = {slack: limit for (slack, n), limit in limit_of.items() if n == sessions}
+        false = first_alarms(with_RT[:, sessions:], mean_R, std_R, limits, horizon)
+        after = first_alarms(without_RT, mean_R, std_R, limits, horizon)
+        for rule, nights_R in after.items():
+            shares = f"{np.isfinite(false[rule]).mean():>8.1%}{(nights_R <= WITHIN).mean():>8.1%}"
+            print(f"{kind:>21}{rule:>31}{shares}{np.median(nights_R):>8.0f}", flush=True)
 
 
 def main() -> None:
@@ -268,7 +399,11 @@ def main() -> None:
     parser.add_argument("--folds", type=int, default=4)
     parser.add_argument("--horizon", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--rules", type=int)
     args = parser.parse_args()
+    if args.rules:
+        compare_rules(args.rules)
+        return
     config = config_of(args)
     outcomes = []
     for seed in range(args.first, args.first + args.seeds):

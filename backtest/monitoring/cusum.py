@@ -1,23 +1,15 @@
-"""The one-sided CUSUM of a daily series: an alarm when its mean has fallen.
+"""The one-sided CUSUM of a daily series, as an e-detector: an alarm when its mean has fallen.
 
-Shape suffixes: T sessions, S states of a Markov chain.
+Shape suffix: T sessions.
 """
 
-import functools
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import ndtr
 
 from backtest.inference.means import newey_west_error, newey_west_lags
-from features.arithmetic.parallel import one_blas_thread
 from features.arrays import BoolArray, FloatArray, require_shape
-
-_STATES: Final = 120  # states of the Markov chain; with 60 the probabilities differ by less than 0.001
-_NODES: Final = 9  # points of the Gauss-Hermite rule over the error of the reference's mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +47,18 @@ def lower_cusum(
 ) -> Cusum:
     """Accumulate how far a series stays below its reference, and raise an alarm at a limit.
 
-    ``S_t = min(h, max(0, S_{t-1} + (mean - x_t) / std - k))`` with slack k and limit h, both positive and in
-    standard deviations, and S = 0 before the first session (Page 1954; Montgomery, Introduction to
-    Statistical Quality Control, chapter 9). NaN leaves S unchanged. The alarm starts when S reaches h. It
-    ends when S is back at 0, or when the model behind the series is replaced, which also sets S to 0:
-    ``replaced_T`` says whether a new model made the value of the session, and an older one that of the
-    session before. A replacement without an alarm changes nothing, so that a slow loss of skill is seen
-    although the model is trained again every month. ValueError if a value is infinite, the slack or the limit
-    is not positive, or the shapes differ.
+    ``S_t = min(h, log(1 + exp(2 k (S_{t-1} + (mean - x_t) / std - k))) / (2 k))`` with slack k and limit h,
+    both positive and in standard deviations, and S = 0 before the first session. ``exp(2 k S_t) - 1`` is the
+    sum, over every session on which a loss may have begun, of the likelihood ratio of a mean that is 2 k
+    deviations lower (Shiryaev 1963; Roberts 1966); Page's (1954) CUSUM has the largest of them instead. Each
+    is an e-process of a mean that has not fallen, if values have at most the tails of a normal distribution,
+    so the sum is an e-detector (Shin, Ramdas and Rinaldo 2023), which gives the limit (`detector_limit`).
+
+    NaN leaves S unchanged. The alarm starts when S reaches h. It ends when S is back at half of it, or when
+    the model behind the series is replaced, which also sets S to 0: ``replaced_T`` says whether a new model
+    made the value of the session, and an older one that of the session before. A replacement without an alarm
+    changes nothing, so that a slow loss of skill is seen although the model is trained again every month.
+    ValueError if a value is infinite, the slack or the limit is not positive, or the shapes differ.
     """
     for name, value in (("slack", slack), ("limit", limit)):
         if not (value > 0 and math.isfinite(value)):
@@ -79,72 +75,43 @@ def lower_cusum(
         if alarm and replaced:
             total, alarm = 0.0, False
         if not math.isnan(below):
-            total = min(limit, max(0.0, total + below))
-        alarm = total >= limit or (alarm and total > 0.0)
+            total = min(limit, float(np.logaddexp(0.0, 2.0 * slack * (total + below))) / (2.0 * slack))
+        alarm = total >= limit or (alarm and total > limit / 2.0)
         sum_T[t], alarm_T[t] = total, alarm
     return Cusum(sum_T, alarm_T)
 
 
-def alarm_probability(slack: float, limit: float, *, sessions: int, shift: float = 0.0) -> float:
-    """Probability that the CUSUM reaches its limit within some sessions.
+def detector_limit(slack: float, false_alarms: float, *, sessions: int) -> float:
+    """Limit h that a series without a loss reaches within some sessions with a given probability at most.
 
-    For independent normal values whose mean is ``shift`` standard deviations below the reference; slack and
-    limit are k and h of `lower_cusum`. S is approximated by a Markov chain on 120 intervals from 0 to the
-    limit (Brook and Evans 1972).
-    """
-    chain_SS = _chain(slack, limit, shift)
-    return 1.0 - float(np.linalg.matrix_power(chain_SS, sessions)[0].sum())
+    ``log(1 + sessions / false_alarms) / (2 k)``: without a loss, the expected sum of the likelihood ratios is
+    the number of sessions, so it exceeds ``sessions / false_alarms`` with at most the probability
+    ``false_alarms`` (Doob). The bound takes the mean and the deviation of the reference as known.
 
+    Raises
+    ------
+    ValueError
+        If the slack is not positive, or the probability is not between 0 and 1.
 
-def mean_delay(slack: float, limit: float, *, shift: float) -> float:
-    """Mean number of sessions until the CUSUM reaches its limit, with the assumptions of `alarm_probability`.
-
-    This is the average run length from S = 0: ``e_0' (I - Q)^-1 1`` with the chain's transitions Q.
-    """
-    chain_SS = _chain(slack, limit, shift)
-    return float(np.linalg.solve(np.eye(len(chain_SS)) - chain_SS, np.ones(len(chain_SS)))[0])
-
-
-@functools.lru_cache(maxsize=64)
-def limit_for(slack: float, false_alarms: float, *, sessions: int, n: int | None = None) -> float:
-    """Limit h, in standard deviations, that an undisturbed series reaches with a given probability.
-
-    The slack is positive and in standard deviations, and the probability ``false_alarms`` is between 0 and 1;
-    else a ValueError. ``n`` is the number of values that the reference's mean was estimated from. Its error,
-    normal with deviation ``1 / sqrt(n)``, moves every later value alike; the probability is the mean over it.
-    None: the mean is known.
+    Examples
+    --------
+    >>> round(detector_limit(0.35, 0.05, sessions=250), 2)
+    12.17
     """
     if not (slack > 0 and 0 < false_alarms < 1):
         raise ValueError(
             f"The slack is {slack} and the probability {false_alarms}; use a positive slack and (0, 1)."
         )
-    nodes, weights = np.polynomial.hermite_e.hermegauss(1 if n is None else _NODES)
-    weights = weights / weights.sum()
-    shifts = np.zeros(1) if n is None else nodes / math.sqrt(n)
-
-    def excess(limit: float) -> float:
-        chances = [alarm_probability(slack, limit, sessions=sessions, shift=float(s)) for s in shifts]
-        return float(weights @ np.asarray(chances)) - false_alarms
-
-    high = 4.0
-    with one_blas_thread():
-        while excess(high) > 0:
-            high *= 2.0
-        return float(brentq(excess, 1e-3, high, xtol=1e-3))
+    return math.log1p(sessions / false_alarms) / (2.0 * slack)
 
 
-def _chain(slack: float, limit: float, shift: float) -> FloatArray:
-    """Transitions between the states below the limit: 0, and the middles of intervals above it.
+def typical_delay(slack: float, limit: float) -> float:
+    """Sessions until S reaches its limit, if every value is lower by what the slack is made for: ``2 k``.
 
-    State 0 stands for S up to half an interval, state i for S around ``i w``, with the width
-    ``w = 2 h / (2 S - 1)``, as in Brook and Evans.
+    With ``I = 2 k^2``, ``log(1 + (exp(2 k h) - 1) (1 - exp(-I))) / I``. Random values take about as long.
     """
-    width = 2.0 * limit / (2 * _STATES - 1)
-    step_SS = width * (np.arange(_STATES)[None, :] - np.arange(_STATES)[:, None])
-    upper_SS = ndtr(step_SS + width / 2.0 + slack - shift)
-    chain_SS: FloatArray = upper_SS - ndtr(step_SS - width / 2.0 + slack - shift)
-    chain_SS[:, 0] = upper_SS[:, 0]
-    return chain_SS
+    information = 2.0 * slack**2
+    return math.log1p(math.expm1(2.0 * slack * limit) * -math.expm1(-information)) / information
 
 
 def reference_of(rank_ic_T: FloatArray, overlap: int) -> SkillReference | None:

@@ -493,8 +493,8 @@ class MonitoringConfig(Section):
     """Number of newest sessions that are compared with the training. A quarter: shorter stretches differ from
     years of training by their market regime alone."""
     cusum_false_alarms: float = Field(default=0.05, gt=0, lt=0.5)
-    """Probability of an alarm within 250 sessions although nothing has changed. One false alarm in twenty
-    years costs less than the sessions by which a smaller probability delays every true alarm."""
+    """Largest probability of an alarm within 250 sessions although nothing has changed. One false alarm in
+    twenty years costs less than the sessions by which a smaller probability delays every true alarm."""
     psi: float = Field(default=0.25, gt=0)
     """Population stability index from which a feature has drifted, if at most one stretch of the training in
     twenty differed as much. 0.25 is the usual limit of a large shift (Siddiqi 2006)."""
@@ -520,10 +520,11 @@ class PromotionConfig(Section):
     """Guard of a promotion."""
 
     automatic: bool = False
-    """Whether a night promotes its challenger as soon as the guard passes."""
+    """Whether a night promotes its challenger if the guard passes. The first ``min_sessions`` shadow sessions
+    decide, so that looking every night is one look."""
     min_sessions: int = Field(default=20, ge=1)
     """Minimum number of shadow sessions with a known label: sessions that both versions forecast at night,
-    before the label was known."""
+    before the label was known. The next training replaces the challenger and ends them."""
     margin: float = Field(default=0.0, ge=0)
     """Mean rank IC by which the challenger may be worse than the champion on the shadow sessions."""
     level: float = Field(default=0.05, gt=0, lt=0.5)

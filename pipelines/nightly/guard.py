@@ -26,11 +26,15 @@ from pipelines.run.record import RecordedRun
 from pipelines.tracking.store import audit_verdict
 
 
-def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVersion) -> Promotion:
+def judge_promotion(
+    config: Config, lake: Lake, market: Market, version: ModelVersion, *, every_night: bool = False
+) -> Promotion:
     """Judge a version: complete, audited, and not worse than the champion by more than the margin.
 
     The test (`backtest.inference.inferiority`) is one-sided, on paired daily rank ICs of shadow sessions,
-    because a new version of the same model is hardly ever measurably better.
+    because a new version of the same model is hardly ever measurably better. It holds for one look: asked
+    ``every_night``, a worse version would pass sooner or later. Its sessions are then always the first
+    ``min_sessions``, so that a refusal stands.
     """
     evidence: dict[str, Any] = {"version": str(version)}
     try:
@@ -40,7 +44,7 @@ def judge_promotion(config: Config, lake: Lake, market: Market, version: ModelVe
     evidence["audit"] = audit_verdict(run)
     reasons, current = _faults(run, version), champion(lake, config.name)
     if current is not None and current != version:
-        shadow, faults = _shadow(config, lake, market, version, run, current)
+        shadow, faults = _shadow(config, lake, market, version, run, current, every_night=every_night)
         evidence |= shadow
         reasons += faults
     return Promotion(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
@@ -62,7 +66,14 @@ def _faults(run: RecordedRun, version: ModelVersion) -> list[str]:
 
 
 def _shadow(  # noqa: PLR0917  # the nights, then the two versions
-    config: Config, lake: Lake, market: Market, version: ModelVersion, run: RecordedRun, current: ModelVersion
+    config: Config,
+    lake: Lake,
+    market: Market,
+    version: ModelVersion,
+    run: RecordedRun,
+    current: ModelVersion,
+    *,
+    every_night: bool,
 ) -> tuple[dict[str, Any], list[str]]:
     """Compare a version with the champion on the shadow sessions: evidence, and reasons against it."""
     settings = config.nightly.promotion
@@ -71,6 +82,8 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
     except DataError:  # its folder is gone; its signals are those of nights after the challenger's training
         of_champion = trained_through(run)
     ics = shadow_ics(lake, config, market, {current: of_champion, version: trained_through(run)})
+    if every_night:
+        ics = ics.head(settings.min_sessions)
     n = ics.height
     evidence: dict[str, Any] = {"champion": str(current), "sessions": n, "margin": settings.margin}
     if n < settings.min_sessions:
@@ -98,10 +111,11 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
         evidence[name] = None if math.isnan(value) else value
     if not test.is_worse:
         return evidence, []
+    final = " Its first sessions decide, so that every later night says the same." if every_night else ""
     return evidence, [
         f"{version} is worse than the champion {current}: its mean rank IC over {n} shadow sessions is "
         f"{-test.difference:.4f} lower (p = {test.p_value:.3f}), and nightly.promotion.margin allows "
-        f"{settings.margin:g}."
+        f"{settings.margin:g}.{final}"
     ]
 
 

@@ -61,7 +61,7 @@ class FileEvaluated(Evaluated, Protocol):
 def log_signals(measured: FileEvaluated, evaluation: StoredEvaluation) -> None:
     """Log an evaluation of signals; logging it again changes nothing."""
     config, record = measured.config, measured.record
-    guard = evaluation.table("guard")
+    guard, cutoffs = evaluation.table("guard"), evaluation.read_table("cutoffs")
     files: dict[str, Path | bytes] = {
         name: measured.folder / name for name in _FILES if (measured.folder / name).is_file()
     }
@@ -77,7 +77,11 @@ def log_signals(measured: FileEvaluated, evaluation: StoredEvaluation) -> None:
             one = known.get(signal) or client.create_run(
                 experiment, tags=tags | store.who_and_what(), run_name=signal
             )
-            numbers, own = figures.test_metrics(evaluation, signal), guard.filter(pl.col("signal") == signal)
+            numbers, of_signal = figures.test_metrics(evaluation, signal), pl.col("signal") == signal
+            own = guard.filter(of_signal)
+            tables = {"guard.json": figures.as_json(own)}
+            if cutoffs is not None:
+                tables["cutoffs.json"] = figures.as_json(cutoffs.filter(of_signal))
             said = (
                 f"Signal `{signal}` of `{record.file}` ({record.rows:,} rows). "
                 f"{figures.describe_result(evaluation, numbers)}"
@@ -89,7 +93,7 @@ def log_signals(measured: FileEvaluated, evaluation: StoredEvaluation) -> None:
                 "trials": str(evaluation.record.trials),
                 "guard": verdicts[0] if verdicts else "skipped",
                 store.NOTE_TAG: said,
-                store.TABLES_TAG: json.dumps([{"path": "guard.json", "type": "table"}]),
+                store.TABLES_TAG: json.dumps([{"path": place, "type": "table"} for place in tables]),
             }
             store.log(
                 client,
@@ -100,7 +104,7 @@ def log_signals(measured: FileEvaluated, evaluation: StoredEvaluation) -> None:
             )
             of_file = (Path(record.file).name, record.signals[signal])
             log_inputs(client, one, {of_file: partial(_file, record, signal), **inputs}, "backtest")
-            store.log_artifacts(client, one.info.run_id, {**files, "guard.json": figures.as_json(own)})
+            store.log_artifacts(client, one.info.run_id, {**files, **tables})
             store.end_run(client, one, None)
 
 

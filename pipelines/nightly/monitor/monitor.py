@@ -18,7 +18,14 @@ import polars as pl
 from backtest.forecasts.daily import SortedPanel, daily_metrics
 from backtest.inference.means import mean_test
 from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
-from backtest.monitoring.cusum import Cusum, SkillReference, limit_for, lower_cusum, mean_delay, reference_of
+from backtest.monitoring.cusum import (
+    Cusum,
+    SkillReference,
+    detector_limit,
+    lower_cusum,
+    reference_of,
+    typical_delay,
+)
 from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
 from features.arithmetic.rolling import lag
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
@@ -167,7 +174,7 @@ def watch_skill(
     """Run the CUSUM of a champion's realised rank ICs with the settings of a config."""
     settings, base = config.nightly.monitoring, reference.reference
     slack = max(base.mean / base.std / 2.0, _MIN_SLACK)
-    limit = limit_for(slack, settings.cusum_false_alarms, sessions=HORIZON, n=base.n)
+    limit = detector_limit(slack, settings.cusum_false_alarms, sessions=HORIZON)
     return lower_cusum(rank_ic_T, base, slack=slack, limit=limit, replaced_T=replaced_T), slack, limit
 
 
@@ -196,16 +203,18 @@ def _watch(
         return NightFinding("cusum", "ok", sentence, limit=limit), table
     value = float(cusum.sum_T[-1])
     if not cusum.alarm_T[-1]:
-        delay = mean_delay(slack, limit, shift=base.mean / base.std)
+        delay = typical_delay(slack, limit)
         sentence = (
             f"The CUSUM of realised rank IC is {value:.1f}, below its limit of {limit:.1f}; it compares with "
-            f"{expected}, and finds a complete loss of skill after {delay:.0f} sessions on average."
+            f"{expected}, and finds a complete loss of skill after about {delay:.0f} sessions."
         )
         return NightFinding("cusum", "ok", sentence, value=value, limit=limit), table
     quiet = np.flatnonzero(~cusum.alarm_T)
     started = int(quiet[-1]) + 1 if len(quiet) else 0
-    zero = np.flatnonzero(cusum.sum_T[:started] == 0.0)
-    low = int(zero[-1]) + 1 if len(zero) else 0  # the maximum-likelihood estimate of the change
+    ended = np.flatnonzero(cusum.alarm_T[:started])
+    after = int(ended[-1]) + 1 if len(ended) else 0  # a loss before an earlier alarm is not this one
+    gain_T = np.cumsum((base.mean - realised["rank_ic"].to_numpy()[after:started]) / base.std - slack)
+    low = after + int(np.argmin(np.append(0.0, gain_T)))  # the maximum-likelihood estimate of the change
     mean = float(realised["rank_ic"][low:].mean())  # type: ignore[arg-type]  # a mean of floats
     sentence = (
         f"The champion forecasts worse than its backtest since {table['session'][low]}: its mean rank IC is "

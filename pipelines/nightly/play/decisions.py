@@ -319,7 +319,8 @@ class Decisions:
         if not desk.config.nightly.promotion.automatic or rival is None:
             return
         if self._begun.promotion is None:
-            self.decide(promotion=judge_promotion(desk.config, desk.lake, data.market, rival))
+            judged = judge_promotion(desk.config, desk.lake, data.market, rival, every_night=True)
+            self.decide(promotion=judged)
         decided = self._begun.promotion
         assert decided is not None, "it was just written"
         if not decided.passed:

@@ -1,4 +1,4 @@
-"""The CUSUM against hand-computed cases, published run lengths and simulation."""
+"""The CUSUM against hand-computed cases, sums of likelihood ratios and simulation."""
 
 from __future__ import annotations
 
@@ -8,38 +8,51 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import norm
 
-from backtest.monitoring.cusum import (
-    SkillReference,
-    alarm_probability,
-    limit_for,
-    lower_cusum,
-    mean_delay,
-)
+from backtest.monitoring.cusum import SkillReference, detector_limit, lower_cusum, typical_delay
 
 UNIT = SkillReference(mean=0.0, std=1.0, n=1000)
 
 
 def test_a_hand_computed_case() -> None:
-    """Mean 0.04 and deviation 0.1: z = (0.04 - x) / 0.1, and S = max(0, S + z - 0.5), at most 2."""
-    x_T = np.array([0.04, -0.06, np.nan, -0.16, -0.06, 0.24, 0.24])
-    found = lower_cusum(x_T, SkillReference(0.04, 0.1, 100), slack=0.5, limit=2.0)
-    np.testing.assert_allclose(found.sum_T, [0.0, 0.5, 0.5, 2.0, 2.0, 0.0, 0.0], atol=1e-12)
-    assert found.alarm_T.tolist() == [False, False, False, True, True, False, False]
+    """For k = 0.5, exp(S) - 1 is R = (1 + R) exp(z - 0.5), with z = (0.04 - x) / 0.1."""
+    x_T = np.array([0.09, 0.04, np.nan, -0.16, -0.16])
+    found = lower_cusum(x_T, SkillReference(0.04, 0.1, 100), slack=0.5, limit=3.0)
+    first = math.exp(-1.0)
+    second = (1 + first) * math.exp(-0.5)
+    third = (1 + second) * math.exp(1.5)
+    expected = [math.log1p(one) for one in (first, second, second, third)]
+    np.testing.assert_allclose(found.sum_T, [*expected, 3.0], rtol=1e-12)
+    assert found.alarm_T.tolist() == [False, False, False, False, True]
 
 
-def test_an_alarm_stands_until_the_sum_is_back_at_zero() -> None:
-    """Between the limit and 0 the alarm still stands."""
-    found = lower_cusum(np.array([-4.0, 0.5, 0.5, 0.5, -1.0]), UNIT, slack=0.5, limit=3.0)
-    np.testing.assert_allclose(found.sum_T, [3.0, 2.0, 1.0, 0.0, 0.5])
+def test_the_sum_is_that_of_the_likelihood_ratios_of_every_first_session() -> None:
+    x_T, slack = np.random.default_rng(3).normal(-0.1, 1.0, 40), 0.3
+    found = lower_cusum(x_T, UNIT, slack=slack, limit=1e3)
+    for t in (0, 7, 39):
+        ratio_T = norm.pdf(x_T[: t + 1], -2 * slack) / norm.pdf(x_T[: t + 1])
+        total = sum(ratio_T[first:].prod() for first in range(t + 1))
+        assert math.expm1(2 * slack * found.sum_T[t]) == pytest.approx(total, rel=1e-9)
+
+
+def test_an_alarm_stands_until_the_sum_is_at_half_of_the_limit() -> None:
+    """Between the limit and its half the alarm still stands."""
+    found = lower_cusum(np.array([-9.0, 0.5, 0.5, 0.5, -1.0]), UNIT, slack=0.5, limit=4.0)
+    assert found.sum_T[0] == 4.0
+    assert (found.sum_T[:3] > 2.0).all()
+    assert found.sum_T[3] < 2.0 < found.sum_T[4]
     assert found.alarm_T.tolist() == [True, True, True, False, False]
 
 
 def test_a_new_model_ends_an_alarm_but_not_a_climb() -> None:
     """Only a standing alarm is ended by a replacement."""
     x_T = np.array([-1.5, -1.5, -4.0, -1.0])
-    climb = lower_cusum(x_T, UNIT, slack=0.5, limit=3.0, replaced_T=np.array([False, True, False, True]))
-    np.testing.assert_allclose(climb.sum_T, [1.0, 2.0, 3.0, 0.5])
+    replaced_T = np.array([False, True, False, True])
+    climb = lower_cusum(x_T, UNIT, slack=0.5, limit=3.0, replaced_T=replaced_T)
+    alone = lower_cusum(x_T, UNIT, slack=0.5, limit=3.0)
+    np.testing.assert_array_equal(climb.sum_T[:3], alone.sum_T[:3])
+    assert climb.sum_T[3] == pytest.approx(math.log1p(math.exp(0.5)))
     assert climb.alarm_T.tolist() == [False, False, True, False]
 
 
@@ -64,45 +77,25 @@ def test_a_lower_series_never_has_a_lower_sum(values: list[float], fall: float) 
     assert (low.sum_T >= high.sum_T).all()
 
 
-@pytest.mark.parametrize(
-    ("slack", "limit", "shift", "published"),
-    [(0.5, 4.0, 0.0, 336.0), (0.5, 4.0, 1.0, 8.38), (0.5, 5.0, 0.0, 930.0), (0.5, 5.0, 1.0, 10.4)],
-)
-def test_mean_delays_are_the_published_ones(
-    slack: float, limit: float, shift: float, published: float
-) -> None:
-    """Montgomery's table 9.3; in control, a one-sided CUSUM runs twice as long as a two-sided one."""
-    assert mean_delay(slack, limit, shift=shift) == pytest.approx(published, rel=0.01)
+@pytest.mark.parametrize("slack", [0.15, 0.35])
+def test_a_limit_keeps_its_probability_and_finds_a_loss_in_the_typical_time(slack: float) -> None:
+    """2,000 seasons of 250 sessions without a loss, of which 5% may raise an alarm, and as many with one."""
+    rng, limit = np.random.default_rng(4), detector_limit(slack, 0.05, sessions=250)
+    false, delays = 0, []
+    for _ in range(2000):
+        false += bool(lower_cusum(rng.normal(size=250), UNIT, slack=slack, limit=limit).alarm_T.any())
+    for _ in range(200):
+        lost = lower_cusum(rng.normal(-2 * slack, 1.0, 800), UNIT, slack=slack, limit=limit).alarm_T
+        delays.append(int(lost.argmax()) + 1)
+        assert lost.any()
+    assert 0.01 * 2000 < false <= 0.05 * 2000
+    assert np.mean(delays) == pytest.approx(typical_delay(slack, limit), rel=0.15)
 
 
-def test_alarm_probabilities_agree_with_simulation() -> None:
-    """20,000 simulated years; the error of a share of 0.1 is 0.002."""
-    x_ST = np.random.default_rng(0).normal(size=(20_000, 250))
-    total_S, hit_S = np.zeros(len(x_ST)), np.zeros(len(x_ST), dtype=bool)
-    for x_S in x_ST.T:
-        total_S = np.maximum(0.0, total_S - x_S - 0.25)
-        hit_S |= total_S >= 8.0
-    assert alarm_probability(0.25, 8.0, sessions=250) == pytest.approx(hit_S.mean(), abs=0.01)
-
-
-def test_the_limit_has_the_probability_that_was_asked_for() -> None:
-    """`limit_for` inverts `alarm_probability`; an estimated mean needs a higher limit."""
-    known = limit_for(0.25, 0.05, sessions=250)
-    assert alarm_probability(0.25, known, sessions=250) == pytest.approx(0.05, abs=1e-3)
-    assert limit_for(0.25, 0.05, sessions=250, n=250) > known
-    assert limit_for(0.25, 0.05, sessions=250, n=10**7) == pytest.approx(known, abs=0.01)
-
-
-def test_a_limit_for_an_estimated_mean_keeps_its_probability() -> None:
-    """5,000 references of 200 values each, and a year after each: about 5% raise an alarm."""
-    rng, n = np.random.default_rng(1), 200
-    limit = limit_for(0.3, 0.05, sessions=250, n=n)
-    mean_S = rng.normal(scale=1 / math.sqrt(n), size=5000)
-    total_S, hit_S = np.zeros(5000), np.zeros(5000, dtype=bool)
-    for _ in range(250):
-        total_S = np.maximum(0.0, total_S + mean_S - rng.normal(size=5000) - 0.3)
-        hit_S |= total_S >= limit
-    assert hit_S.mean() == pytest.approx(0.05, abs=0.01)
+def test_the_typical_delay_is_that_of_a_series_without_noise() -> None:
+    limit = detector_limit(0.3, 0.05, sessions=250)
+    found = lower_cusum(np.full(100, -0.6), UNIT, slack=0.3, limit=limit)
+    assert int(found.alarm_T.argmax()) + 1 == math.ceil(typical_delay(0.3, limit))
 
 
 @pytest.mark.parametrize(("slack", "limit", "named"), [(0.0, 4.0, "slack"), (0.5, math.inf, "limit")])
@@ -110,6 +103,12 @@ def test_settings_out_of_range_are_named(slack: float, limit: float, named: str)
     """The message names the setting."""
     with pytest.raises(ValueError, match=f"CUSUM's {named}"):
         lower_cusum(np.zeros(3), UNIT, slack=slack, limit=limit)
+
+
+@pytest.mark.parametrize(("slack", "false_alarms"), [(0.0, 0.05), (0.5, 1.0)])
+def test_a_limit_needs_a_slack_and_a_probability(slack: float, false_alarms: float) -> None:
+    with pytest.raises(ValueError, match="use a positive slack"):
+        detector_limit(slack, false_alarms, sessions=250)
 
 
 def test_a_reference_without_variation_is_refused() -> None:

@@ -83,6 +83,30 @@ def test_every_signal_is_a_run_with_the_metrics_of_a_model(peerglass: Call) -> N
     assert {name: run.to_dictionary() for name, run in logged().items()} == before, "nothing is logged twice"
 
 
+@pytest.mark.slow(3)
+def test_the_sides_of_a_knowledge_cutoff_are_a_table_of_the_run(peerglass: Call) -> None:
+    cutoff = ("--set", f"known_from={pl.read_csv('two.csv')['date'].unique().sort()[-60]}")
+    assert peerglass("backtest", "two.csv", "--config", "tiny.yaml", "--force", *cutoff).code == 0
+    (folder,) = [path.parent for path in Path("runs").glob("*/signals.json")]
+    measured = find_signals(str(folder), Path("runs"))
+    assert measured is not None
+    evaluation = newest_evaluation(measured)
+    assert evaluation is not None
+    client = MlflowClient(tracking_uri=f"sqlite:///{Path.cwd()}/mlflow.db")
+    for name, run in logged().items():
+        path = client.download_artifacts(run.info.run_id, "cutoffs.json", str(Path.cwd()))
+        table = json.loads(Path(path).read_text())
+        expected = evaluation.table("cutoffs").filter(signal=name)
+        assert table["columns"] == expected.columns
+        assert [row[:4] for row in table["data"]] == [
+            list(row) for row in expected.select("signal", "known_from", "part", "dates").iter_rows()
+        ]
+        ics = [row[table["columns"].index("ic")] for row in table["data"]]
+        assert ics == pytest.approx(expected["ic"].to_list(), rel=1e-5)
+        tables = json.loads(run.data.tags["mlflow.loggedArtifacts"])
+        assert [one["path"] for one in tables] == ["guard.json", "cutoffs.json"]
+
+
 def test_a_store_that_is_gone_is_exit_code_6_after_the_result(peerglass: Call) -> None:
     gone = ("--set", "tracking.uri=http://127.0.0.1:9")
     answer = peerglass("backtest", "two.csv", "--config", "tiny.yaml", "--signal", "busy", "--force", *gone)

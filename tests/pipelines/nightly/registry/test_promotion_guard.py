@@ -33,10 +33,11 @@ def with_settings(config: Config, **settings: object) -> Config:
     return config.model_copy(update={"nightly": config.nightly.model_copy(update={"promotion": promotion})})
 
 
-def judged(versions: Versions, market: Market, **settings: object) -> Promotion:
+def judged(versions: Versions, market: Market, *, every_night: bool = False, **settings: object) -> Promotion:
     """Judge the new version against the old one."""
     set_alias(versions.lake, "tiny", "champion", versions.old, Reason("first", "ann@desk"))
-    return judge_promotion(with_settings(versions.config, **settings), versions.lake, market, versions.new)
+    config = with_settings(versions.config, **settings)
+    return judge_promotion(config, versions.lake, market, versions.new, every_night=every_night)
 
 
 @contextmanager
@@ -73,6 +74,22 @@ def test_a_version_without_skill_is_refused_with_the_numbers(versions: Versions,
     assert f"over 35 shadow sessions is {-found.evidence['difference']:.4f} lower" in reason
     assert found.evidence["p_value"] < 0.01
     assert judged(versions, market, margin=0.9).passed, "a margin tolerates it"
+
+
+def test_a_version_that_is_judged_every_night_is_judged_on_its_first_sessions(
+    versions: Versions, market: Market
+) -> None:
+    versions.write_nights(versions.old, 0.5, range(5, 45), seed=1)
+    versions.write_nights(versions.new, 0.0, range(5, 25), seed=2)
+    versions.write_nights(versions.new, 9.0, range(25, 45), seed=3)
+    later = judged(versions, market)
+    assert (later.passed, later.evidence["sessions"]) == (True, 40), "what is asked once reads all sessions"
+    cut = night_data(versions.config, versions.lake, versions.days[versions.at + 25], Progress()).market
+    at_first = judged(versions, cut, every_night=True)
+    assert not at_first.passed
+    assert judged(versions, market, every_night=True) == at_first
+    assert at_first.evidence["last"] == str(versions.days[versions.at + 24])
+    assert "every later night says the same" in at_first.reasons[0]
 
 
 def test_too_few_shadow_sessions_are_refused(versions: Versions, market: Market) -> None:
