@@ -51,8 +51,9 @@ def lower_cusum(
     both positive and in standard deviations, and S = 0 before the first session. ``exp(2 k S_t) - 1`` is the
     sum, over every session on which a loss may have begun, of the likelihood ratio of a mean that is 2 k
     deviations lower (Shiryaev 1963; Roberts 1966); Page's (1954) CUSUM has the largest of them instead. Each
-    is an e-process of a mean that has not fallen, if values have at most the tails of a normal distribution,
-    so the sum is an e-detector (Shin, Ramdas and Rinaldo 2023), which gives the limit (`detector_limit`).
+    is an e-process of a mean that has not fallen, if values, given those before, have at most the tails of a
+    normal distribution, so the sum is an e-detector (Shin, Ramdas and Rinaldo 2023), which gives the limit
+    (`detector_limit`).
 
     NaN leaves S unchanged. The alarm starts when S reaches h. It ends when S is back at half of it, or when
     the model behind the series is replaced, which also sets S to 0: ``replaced_T`` says whether a new model

@@ -203,10 +203,10 @@ def _watch(
         return NightFinding("cusum", "ok", sentence, limit=limit), table
     value = float(cusum.sum_T[-1])
     if not cusum.alarm_T[-1]:
-        delay = typical_delay(slack, limit)
+        delay = f", and finds a complete loss of skill after about {typical_delay(slack, limit):.0f} sessions"
         sentence = (
             f"The CUSUM of realised rank IC is {value:.1f}, below its limit of {limit:.1f}; it compares with "
-            f"{expected}, and finds a complete loss of skill after about {delay:.0f} sessions."
+            f"{expected}{delay if slack > _MIN_SLACK else ''}."
         )
         return NightFinding("cusum", "ok", sentence, value=value, limit=limit), table
     quiet = np.flatnonzero(~cusum.alarm_T)
