@@ -44,7 +44,8 @@ def corrections(before: Tables, after: Tables) -> pl.DataFrame:
                 "key"
             ),
         )
-        for rows, change in ((found.new, "added"), (found.withdrawn, "withdrawn")):
+        withdrawn = old.join(found.withdrawn, on=key, how="semi")
+        for rows, change in ((found.new, "added"), (withdrawn, "withdrawn")):
             parts.append(rows.select(*of_row, column=pl.lit(change), before=None, after=None, size=1.0))
         both = found.changed.join(old, on=key, suffix=":before")
         for column in sorted(

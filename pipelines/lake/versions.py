@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -100,6 +101,28 @@ def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = Fa
     changes = (commit for commit in reversed(history) if commit.changed_rows and commit.version > 0)
     seen = (commit for commit in changes if (commit.at < moment if before else commit.at <= moment))
     return next((commit.version for commit in seen), None)
+
+
+def ingested_states(histories: Mapping[str, Sequence[Commit]]) -> list[dict[str, int]]:
+    """Return the versions of tables as each commit of prices left them, the oldest first.
+
+    An ingest commits flags and gaps before the prices that they belong to. Between two commits of prices, the
+    next ingest therefore begins after the longest pause between the commits of all tables.
+    """
+    changes = {
+        name: [one for one in history if one.changed_rows and one.version > 0]
+        for name, history in histories.items()
+    }
+    times, prices = sorted(one.at for history in changes.values() for one in history), changes["prices"]
+    ends = [times[-1]]
+    for own, after in pairwise(reversed(prices)):
+        between = [at for at in times if after.at <= at <= own.at]
+        ends.append(max(pairwise(between), key=lambda pair: pair[1] - pair[0])[0])
+    states = []
+    for own, end in zip(prices, reversed(ends), strict=True):
+        found = {name: version_at(history, end) for name, history in changes.items()}
+        states.append({name: one for name, one in found.items() if one is not None} | {"prices": own.version})
+    return states
 
 
 def parse_as_of(text: str) -> int | datetime:
