@@ -336,8 +336,12 @@ class _Study:
 
     def _committed(self, versions: Versions) -> str:
         """Time of the newest commit among some tables' versions, in UTC."""
-        views = [self.lake.storage.view(name, version) for name, version in versions.items()]
-        return f"{max(commits(one, 1)[-1].at for one in views if one is not None):%Y-%m-%d %H:%M}"
+        times = []
+        for name, version in versions.items():
+            view = self.lake.storage.view(name)
+            assert view is not None, "the version was read"
+            times += [one.at for one in commits(view) if one.version == version]
+        return f"{max(times):%Y-%m-%d %H:%M}"
 
 
 def _versions(lake: Lake, run: RecordedRun, since: str | None, *, with_inputs: bool) -> list[Versions]:

@@ -11,7 +11,8 @@ from pipelines.lake.schemas import KNOWN_FROM, STAMPS, keys
 Tables = Mapping[str, pl.DataFrame]
 
 _OF_PRICES: Final = ("gaps", "flags")  # made by ingest from prices, so a price's correction includes them
-_NAMES: Final = ("filing_id", "row_hash", "evidence", "source", "unit")  # text that no figure depends on
+_LEAST: Final = frozenset({"filing_id", "row_hash", "evidence", "source", "unit", "cleared"})
+"""Columns that are shown only if nothing else changed."""
 _TEXT: Final = pl.String()
 _COLUMNS: Final = {"table": _TEXT, "ticker": _TEXT, "day": pl.Date(), "key": _TEXT, "column": _TEXT} | {
     **{"before": _TEXT, "after": _TEXT, "size": pl.Float64()}
@@ -23,7 +24,8 @@ def corrections(before: Tables, after: Tables) -> pl.DataFrame:
 
     Columns: table (gaps and flags count as prices), ticker, day (from which the row is known), key, column
     (or ``added`` or ``withdrawn``, of rows that one state alone has), before, after (as text), and size: the
-    relative change of a number, ``|a - b| / max(|a|, |b|)``; 1 for other values and for whole rows.
+    relative change of a number, ``|a - b| / max(|a|, |b|)``; 1 for other values and for whole rows; 0 for
+    names and flags.
 
     >>> from pipelines.lake.schemas import empty
     >>> spell = {"universe": "x", "ticker": "A", "from_date": "2024-01-31", "to_date": None}
@@ -54,7 +56,7 @@ def corrections(before: Tables, after: Tables) -> pl.DataFrame:
             if column in key or column in STAMPS:
                 continue
             now, then = pl.col(column), pl.col(f"{column}:before")
-            size, texts = pl.lit(0.0 if column in _NAMES else 1.0), {"before": then, "after": now}
+            size, texts = pl.lit(0.0 if column in _LEAST else 1.0), {"before": then, "after": now}
             if new.schema[column].is_numeric():
                 size = ((now - then).abs() / pl.max_horizontal(now.abs(), then.abs())).fill_nan(None).round(9)
                 texts = {name: value.round_sig_figs(8) for name, value in texts.items()}
