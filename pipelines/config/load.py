@@ -7,6 +7,7 @@ Models are imported when their settings are asked for, because that imports torc
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from features.options import Options
 from pipelines import plugins
@@ -361,7 +361,7 @@ def _in_section(cls: type[BaseModel], settings: Mapping[str, Any], folder: Path)
     changed = dict(settings)
     for name, field in cls.model_fields.items():
         value = changed.get(name)
-        kind = _kind_of_field(field)
+        kind = _kinds(cls)[name]
         if isinstance(value, str) and kind is not None:
             changed[name] = absolute(value, kind, folder)
         if isinstance(value, Mapping):
@@ -390,7 +390,7 @@ def _defaults(cls: type[BaseModel], root: Path) -> Settings:
     found: Settings = {}
     for name, field in cls.model_fields.items():
         default = field.default
-        kind = _kind_of_field(field)
+        kind = _kinds(cls)[name]
         if isinstance(default, str) and kind is not None:
             found[name] = absolute(default, kind, root)
         elif isinstance(default, BaseModel) and (below := _defaults(type(default), root)):
@@ -398,9 +398,14 @@ def _defaults(cls: type[BaseModel], root: Path) -> Settings:
     return found
 
 
-def _kind_of_field(field: FieldInfo) -> PathKind | None:
-    marks = (mark for mark in field.metadata if isinstance(mark, PathKind))
-    return next(marks, None) or _kind_of(field.annotation)
+@functools.cache
+def _kinds(cls: type[BaseModel]) -> dict[str, PathKind | None]:
+    """Kinds of the paths among the settings of a section."""
+    found = {}
+    for name, field in cls.model_fields.items():
+        marks = (mark for mark in field.metadata if isinstance(mark, PathKind))
+        found[name] = next(marks, None) or _kind_of(field.annotation)
+    return found
 
 
 def _kind_of(annotation: Any) -> PathKind | None:  # noqa: ANN401 (any annotation)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import polars as pl
 import pytest
 import yaml
 from places import ROOT
+from warm import PEERGLASS, Process
 
 import peerglass
 from features.library.characteristics import CHARACTERISTICS
@@ -51,19 +50,13 @@ def project(tmp_path: Path, tiny_settings: Mapping[str, Any]) -> Iterator[Path]:
 
 def call(folder: Path, *words: str, code: int = 0) -> str:
     """Run a command in a process of its own, and return what it says."""
-    done = subprocess.run(
-        [sys.executable, "-m", "peerglass", *words],
-        cwd=folder,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
-    return done.stderr.splitlines()[-1] if code else done.stdout
+    process = Process(PEERGLASS, words, cwd=folder)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == code, err
+    return err.splitlines()[-1] if code else out
 
 
-@pytest.mark.slow(30)
+@pytest.mark.slow(20)
 def test_a_run_uses_the_plugin_and_other_processes_open_it(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +84,7 @@ def test_a_run_uses_the_plugin_and_other_processes_open_it(
     np.testing.assert_allclose(raw_TNF[-1, known, 0], rises[known], atol=1e-6)
 
 
-@pytest.mark.slow(10)
+@pytest.mark.slow(8)
 def test_an_error_of_the_plugin_names_function_file_and_line(project: Path) -> None:
     file = project / "mine.py"
     call(project, "ingest", "tiny.yaml")
@@ -170,6 +163,8 @@ def test_an_installed_package_announces_its_plugin(project: Path, monkeypatch: p
     first = plugin_digests(config)
     (package / "__init__.py").write_text("WINDOW = 5\n")
     assert plugin_digests(config) != first, "the whole package counts"
+    shutil.rmtree(info)
+    assert load_config(project / "plain.yaml").plugins == (), "it was removed while the process ran"
 
 
 @pytest.mark.parametrize(
