@@ -52,14 +52,14 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def simulated() -> Guarded:
-    return Guarded(simulated_ground(seed=20261122), DOCTORED, CLEAN, HIDDEN, {"the truth": truth})
+    return Guarded(simulated_ground(seed=20261122, firms=110), DOCTORED, CLEAN, HIDDEN, {"the truth": truth})
 
 
 def verdicts(frame: pl.DataFrame, *wanted: str) -> list[str]:
     return frame.filter(pl.col("verdict").is_in(wanted))["check"].to_list()
 
 
-@pytest.mark.slow(20)
+@pytest.mark.slow(14)
 @pytest.mark.parametrize("name", DOCTORED)
 def test_a_doctored_signal_is_flagged(simulated: Guarded, name: str) -> None:
     found = simulated.on(name)
@@ -129,7 +129,7 @@ def nasdaq() -> Guarded:
         pytest.skip(f"the prices of the Nasdaq firms are not at {NASDAQ}")
     since = pl.date(2013, 1, 1)
     rows = pl.scan_parquet(NASDAQ).filter((pl.col("date") >= since) & (pl.col("close") > 0)).collect()
-    rows = rows.filter(pl.col("ticker").rank("dense") % 5 == 0)  # a fifth of the firms is as good, and faster
+    rows = rows.filter(pl.col("ticker").rank("dense") % 8 == 0)  # an eighth of the firms is as good
     prices = rows.with_columns(split_ratio=pl.lit(1.0), dividend=pl.lit(0.0))
     real = ground(build_panel(prices), None, seed=20261122)
     return Guarded(
@@ -137,7 +137,7 @@ def nasdaq() -> Guarded:
     )
 
 
-@pytest.mark.slow(25)
+@pytest.mark.slow(12)
 @pytest.mark.parametrize("name", REAL)
 def test_an_honest_signal_on_real_prices_is_not_flagged(nasdaq: Guarded, name: str) -> None:
     found = nasdaq.on(name)
