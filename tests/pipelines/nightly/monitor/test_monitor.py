@@ -27,6 +27,7 @@ from pipelines.nightly.monitor.monitor import (
     BacktestReference,
     Monitoring,
     RawFeature,
+    _watch,
     backtest_reference,
     monitor,
     newest_values,
@@ -272,7 +273,7 @@ def test_the_reference_allows_for_labels_that_overlap() -> None:
 def test_a_champion_that_stops_working_raises_an_alarm(
     past: tuple[Config, ModelVersion, list[dt.date]],
 ) -> None:
-    """Skill of 0.08 ends: the alarm comes, says since when, and a promotion ends it."""
+    """Skill of 0.08 ends: the alarm comes, and a promotion ends it."""
     config, _, _ = past
     rng = np.random.default_rng(3)
     backtest = BacktestReference(SkillReference(0.08, 0.1, 1000), "the backtest")
@@ -287,3 +288,29 @@ def test_a_champion_that_stops_working_raises_an_alarm(
     ended, _, _ = watch_skill(config, rank_ic_T, replaced_T, backtest)
     assert ended.alarm_T[first]
     assert not ended.alarm_T[first + 1]
+
+
+def test_an_alarm_says_since_when_and_a_loss_of_an_earlier_model_is_not_counted(
+    past: tuple[Config, ModelVersion, list[dt.date]],
+) -> None:
+    """Skill of 0.08 ends on session 60, a new version on session 110 has it, and it ends on session 140."""
+    config, _, _ = past
+    t = np.arange(180)
+    skill_T = np.where((t >= 60) & (t < 110) | (t >= 140), 0.0, 0.08)
+    days = [dt.date(2020, 1, 1) + dt.timedelta(days=int(one)) for one in t]
+    realised = pl.DataFrame(
+        {
+            "session": days,
+            "version": np.where(t < 110, "old/ridge", "new/ridge"),
+            "rank_ic": skill_T + 0.1 * np.random.default_rng(5).normal(size=180),
+        }
+    )
+    backtest = BacktestReference(SkillReference(0.08, 0.1, 1000), "the backtest")
+    for stop, ended in ((109, 60), (180, 140)):
+        finding, table = _watch(config, realised[:stop], backtest)
+        assert finding.level == "warn"
+        assert table["alarm"][-1]
+        since = dt.date.fromisoformat(finding.sentence.split(" since ")[1][:10])
+        assert abs((since - days[ended]).days) <= 6
+        mean = realised[:stop].filter(pl.col("session") >= since)["rank_ic"].to_numpy().mean()
+        assert f"its mean rank IC is {mean:+.4f}" in finding.sentence
