@@ -30,7 +30,7 @@ class UniverseConfig(UniverseRule):
     """Firms that may be forecast at ``t``, decided with what is known at ``t``."""
 
     membership: str | None = None
-    """Name of a universe in the lake's membership table; only members at ``t`` are included. Null: all firms."""
+    """Universe of the lake's membership table; only its members at ``t`` are included. Null: all firms."""
 
 
 class FeatureStoreConfig(Section):
