@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peerglass.attribution import Attribution, explain
+    from peerglass.attribution import Attribution, explain, explain_net
     from peerglass.measures import audit_signal, features, forecast_metrics, run_book
     from peerglass.network import PeerNetwork, peer_network
     from peerglass.running import ingest, init, prices, run_config
@@ -36,6 +36,7 @@ __all__ = [
     "backtest",
     "compare",
     "explain",
+    "explain_net",
     "features",
     "forecast_metrics",
     "ingest",
@@ -51,7 +52,7 @@ __all__ = [
 
 _MODULES = {
     "pipelines.errors": ("PeerglassError",),
-    "peerglass.attribution": ("Attribution", "explain"),
+    "peerglass.attribution": ("Attribution", "explain", "explain_net"),
     "peerglass.measures": ("audit_signal", "features", "forecast_metrics", "run_book"),
     "peerglass.network": ("PeerNetwork", "peer_network"),
     "peerglass.running": ("ingest", "init", "prices", "run_config"),

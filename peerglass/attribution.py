@@ -11,12 +11,15 @@ import polars as pl
 
 from models.explain.groups import GroupGameConfig, explain_groups
 from peerglass.frames import cells
+from peerglass.runs import Run
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
 from pipelines.explain.fitted import families_of, unit_of_run
 
 if TYPE_CHECKING:
     import shap
+
+    from models.explain.removal import Removal
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,3 +120,51 @@ def explain(
         rows, explanation = rows.filter(keep_E), explanation[keep_E]
     errors = (part.additivity_error, part.monte_carlo_error)
     return Attribution(explanation, rows, *errors, model.name, unit)
+
+
+def explain_net(
+    run: Run, model: str | None = None, *, draws: int | None = None, removal: Removal = "date"
+) -> pl.DataFrame:
+    """Divide the net return of a run's first book among a model's inputs, or an ensemble's members.
+
+    Parameters
+    ----------
+    run
+        From :func:`peerglass.open_run`.
+    model
+        Model of the run. None: its only one.
+    draws
+        Number of antithetic permutations, at least 2. None: all coalitions of up to 8 players, else 8 draws.
+    removal
+        What absent characteristics get (`models.explain.removal.REMOVALS`).
+
+    Returns
+    -------
+    polars.DataFrame
+        A row per player, and the rows ``base`` and ``total``: values and base add up to the total. ``ic``,
+        ``gross``, ``cost``, ``turnover`` and ``net`` are means per session, as fractions, each with its
+        standard error; ``by`` is ``input`` or ``member``.
+
+    Raises
+    ------
+    ConfigError
+        If the run has no such model, or several and none is named.
+
+    Notes
+    -----
+    `peerglass explain RUN --net` stores the same table with the run, for its report. The values are of the
+    test: inputs that are chosen by them have seen it.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> found = peerglass.explain_net(peerglass.open_run("latest"), "ridge", draws=2)
+    >>> found["kind"][-2:].to_list()
+    ['base', 'total']
+    """
+    from pipelines.explain.forecasts import RunModel
+    from pipelines.explain.net import net_of_model
+    from pipelines.explain.question import Question
+
+    question = Question(None, model=model, draws=draws, removal=removal)
+    return net_of_model(RunModel(run.id, run.folder.parent, question))

@@ -31,6 +31,7 @@ from pipelines.run.stored import StoredRun
 
 if TYPE_CHECKING:
     from pipelines.dataset.build import Dataset
+    from pipelines.explain.question import Question
     from pipelines.run.evaluations import StoredEvaluation
 
 
@@ -116,6 +117,14 @@ def explain_run(name: str, output: Path, *, wait: bool = False) -> str:
     with opened(name, output, wait=wait) as (run, progress):
         dataset, lake = load_run_data(run, progress)
         return explain(run, dataset, lake, progress)
+
+
+def explain_net(name: str, output: Path, question: Question, *, wait: bool = False) -> str:
+    """Divide the net return of a model's book among its inputs, store the table, and return it as text."""
+    from pipelines.explain.net import explain_net_of_run
+
+    with opened(name, output, wait=wait) as (run, _):
+        return explain_net_of_run(run, question)
 
 
 def explore_run(name: str, output: Path, model: str | None, out: Path | None, *, wait: bool = False) -> Path:

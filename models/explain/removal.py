@@ -126,7 +126,8 @@ class ConditionalDraws:
     dependent: more accurate approximations to Shapley values".
     """
 
-    def __init__(self, cells: TrainingCells, batch: Batch, seed: int) -> None:
+    def __init__(self, cells: TrainingCells, batch: Batch, seed: int, *, shared: bool = False) -> None:
+        self._shared = shared
         self._sorted_SF: Float32Array = np.sort(cells.z_SF, axis=0)
         self._q_NF = self._scores(batch.z_BNF[0].cpu().numpy())
         q_SF, self._seed = self._scores(cells.z_SF), seed
@@ -140,7 +141,8 @@ class ConditionalDraws:
     def characteristics(self, kept_F: BoolArray, draw: int) -> Float32Array:
         """Draws of the absent columns."""
         n_firms, count = self._q_NF.shape
-        noise_NF = np.random.default_rng((self._seed, 1, draw)).normal(size=(n_firms, count))
+        rows = 1 if self._shared else n_firms
+        noise_NF = np.random.default_rng((self._seed, 1, draw)).normal(size=(rows, count))
         slope_KA, root_AA = self._law(kept_F)
         q_NA = self._q_NF[:, kept_F] @ slope_KA + noise_NF[:, ~kept_F] @ root_AA.T
         out_NF: Float32Array = np.zeros((n_firms, count), dtype=np.float32)
@@ -179,29 +181,48 @@ class ConditionalDraws:
         return values_NA
 
 
-def replacement(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Replacement:
-    """Build the replacements of a date; ValueError if the removal is unknown, or lacks training cells."""
+def replacement(
+    removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int, *, shared: bool = False
+) -> Replacement:
+    """Build the replacements of a date; ValueError if the removal is unknown, or lacks training cells.
+
+    ``shared`` gives all firms of the date the same draw: one donor, or one draw of the noise.
+    """
     if removal == "conditional" and cells is not None:
-        return ConditionalDraws(cells, batch, seed)
-    return donors(removal, batch, cells, seed)
+        return ConditionalDraws(cells, batch, seed, shared=shared)
+    return donors(removal, batch, cells, seed, shared=shared)
 
 
-def donors(removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int) -> Donors:
-    """Build the donors for ``train``, or ``date``, where every firm gives its values exactly once."""
+def donors(
+    removal: Removal, batch: Batch, cells: TrainingCells | None, seed: int, *, shared: bool = False
+) -> Donors:
+    """Build the donors for ``train``, or ``date``, where every firm gives its values exactly once.
+
+    With ``shared`` one donor gives its values to all firms, itself included. For ``date`` it is the first
+    firm of the date in a random order of all firms, so that dates of the same seed have the same donor.
+    """
     if removal not in REMOVALS:
         raise ValueError(f"removal is {removal!r}; choose one of {', '.join(REMOVALS)}.")
     x_NWC, n_firms = batch.x_BNWC[0], batch.firms_N.numel()
     if removal == "date":
+        firms_N = batch.firms_N.cpu().numpy()
+
+        def first(rng: np.random.Generator) -> IntArray:
+            return np.full(n_firms, rng.random(int(firms_N.max()) + 1)[firms_N].argmin())
+
         return Donors(
             batch.z_BNF[0].cpu().numpy(),
             lambda chosen_N: x_NWC[torch.as_tensor(chosen_N, device=x_NWC.device)],
-            lambda rng: draw_donors(n_firms, rng),
+            first if shared else lambda rng: draw_donors(n_firms, rng),
             seed,
         )
     if cells is None:
         raise ValueError(f"Removal {removal} draws from the training fold; give its sessions.")
     z_SF = cells.z_SF
-    return Donors(z_SF, cells.windows, lambda rng: rng.integers(0, len(z_SF), n_firms), seed)
+    drawn = 1 if shared else n_firms
+    return Donors(
+        z_SF, cells.windows, lambda rng: np.resize(rng.integers(0, len(z_SF), drawn), n_firms), seed
+    )
 
 
 # cells of a forward pass: per coalition and firm, the explained firms and some for its own token

@@ -165,8 +165,7 @@ def sample(
 
 def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, draws: range) -> Draws:
     """Add the draws of a round one by one, so that rounds do not change the result."""
-    order_KP = np.stack([np.random.default_rng((seed, r)).permutation(n_players) for r in draws])
-    keep_KMP = permutation_coalitions(order_KP)
+    order_KP, keep_KMP = _orders(n_players, seed, draws)
     count, rows = keep_KMP.shape[:2]
     draw_M = np.repeat(np.arange(draws.start, draws.stop), rows)
     out_KMO = game(keep_KMP.reshape(-1, n_players), draw_M).reshape(count, rows, -1)
@@ -186,6 +185,23 @@ def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, dra
         squares_PO = squares_PO + change_PO * (values_PO - mean_PO)
         base_O = base_O + (empty_O - base_O) / (r + 1)
     return Draws(n_players, seed, draws.stop, mean_PO, squares_PO, base_O, drawn.halves_PO)
+
+
+def _orders(n_players: int, seed: int, draws: range) -> tuple[IntArray, BoolArray]:
+    """Orders of some draws and their coalitions [K, 2 P, P]."""
+    order_KP = np.stack([np.random.default_rng((seed, r)).permutation(n_players) for r in draws])
+    return order_KP, permutation_coalitions(order_KP)
+
+
+def drawn_coalitions(n_players: int, draws: int, *, seed: int = 0) -> tuple[BoolArray, IntArray]:
+    """Coalitions [M, P] that :func:`sample` evaluates in its first draws, and the draw of each, [M].
+
+    >>> keep_MP, draw_M = drawn_coalitions(2, draws=1)
+    >>> keep_MP.sum(axis=1), draw_M
+    (array([0, 1, 2, 1]), array([0, 0, 0, 0]))
+    """
+    keep_KMP = _orders(n_players, seed, range(draws))[1]
+    return keep_KMP.reshape(-1, n_players), np.repeat(np.arange(draws), keep_KMP.shape[1])
 
 
 def every_coalition(n_players: int) -> BoolArray:

@@ -343,6 +343,7 @@ def explain(
     to: dt.datetime | None = None,
     versus: dt.datetime | None = None,
     skill: bool = False,
+    net: bool = False,
     dates: int | None = None,
     model: str | None = None,
     engine: str | None = None,
@@ -365,7 +366,9 @@ def explain(
     date. Forecasts are those of the fold that tests the date, as the mean over seeds. Draws are kept with the
     run, so asking again for a higher precision continues them.
 
-    With `--skill`, the rank IC on test dates is divided among the players instead of a forecast.
+    With `--skill`, the rank IC on test dates is divided among the players instead of a forecast. With
+    `--net`, the net return of the book is, beside its IC, costs and turnover; the table is stored with the
+    run, and `peerglass report` shows it.
 
     Example: `peerglass explain latest --date 2024-03-01 --ticker AAPL --versus 2024-02-01 --precision 0.05`
     """
@@ -376,15 +379,17 @@ def explain(
         "out": out,
     }
     given = [f"--{name}" for name, value in options.items() if value is not None]
-    of_forecasts = sorted({*given} - {"--model", "--removal", "--dates", "--out"})
-    if skill and (date is not None or of_forecasts):
-        name = "--date" if date is not None else of_forecasts[0]
-        raise ConfigError(f"--skill explains no single forecast; leave {name} out.")
+    whole = "--net" if net else "--skill" if skill else None
+    allowed = {"--model", "--removal", "--out", "--draws" if net else "--dates"}
+    of_forecasts = [*["--date"] * (date is not None), *["--skill"] * (net and skill)]
+    of_forecasts += sorted({*given} - allowed)
+    if whole and of_forecasts:
+        raise ConfigError(f"{whole} divides a figure of the whole test; leave {of_forecasts[0]} out.")
     if dates is not None and not skill and (to is None or ticker is not None):
         raise ConfigError(
             "--dates samples a span or the skill; give it with --to, without --ticker, or --skill."
         )
-    if date is None and not skill:
+    if date is None and not whole:
         if given:
             raise ConfigError(f"{given[0]} explains the forecasts of one date; give it with --date.")
         from pipelines.stages import explain_run
@@ -399,6 +404,11 @@ def explain(
         raise ConfigError(f"--date is {date!r}; it must be a date such as 2024-03-01, or latest.") from None
     given_options = {name: value for name, value in options.items() if value is not None}
     question = Question(date=day, **{"dates": 60 if skill else 20, **given_options})  # checked with the run
+    if net:
+        from pipelines.stages import explain_net
+
+        say(explain_net(run, output, question, wait=wait))
+        return
     from pipelines.explain.forecasts import explain_forecasts, explain_skill_of_run
 
     say((explain_skill_of_run if skill else explain_forecasts)(run, output, question))

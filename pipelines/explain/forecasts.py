@@ -54,7 +54,7 @@ DRAWS = 16
 FIRMS_PER_DATE = 8  # forecasts explained on each sampled date of a span
 
 
-class _RunModel:
+class RunModel:
     """A model of a run with its data; the fits of the last fold are kept for the next date."""
 
     def __init__(self, name: str, output: Path, question: Question) -> None:
@@ -62,7 +62,7 @@ class _RunModel:
         self.question, self.progress, self.run = question, Progress(), open_run(name, output)
         require_test(self.run.config, self.run.run_id)
         self.model = choose_model(self.run, question.model)
-        self.dataset, _ = load_run_data(self.run, self.progress)
+        self.dataset, self.lake = load_run_data(self.run, self.progress)
         self.folds = plan_folds(self.dataset, self.run.config)
         self.arrays = collect_arrays(self.dataset, self.run.config.features.window)
         self.families = families_of(self.dataset.characteristic_names)
@@ -93,7 +93,7 @@ class _Explained:
 
 def explain_forecasts(name: str, output: Path, question: Question) -> str:
     """Explain forecasts of the fold that tests a date: one, two, a firm over time, a date or a period."""
-    models = _RunModel(name, output, question)
+    models = RunModel(name, output, question)
     dataset, folds, span = models.dataset, models.folds, question.to is not None
     date = newest_date(dataset, folds) if question.date is None else question.date
     if question.to is not None:
@@ -115,12 +115,12 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         body = (text.describe_section if question.top is None else text.describe_ends)(frame, decimals)
     else:
         body = (text.describe_history if span else text.describe_forecast)(frame, decimals)
-    return "\n".join([*_head(models, found), body, *_written(frame, question.out)])
+    return "\n".join([*_head(models, found), body, *written(frame, question.out)])
 
 
 def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     """Divide the rank IC of a model among its players, on test dates in even steps; seeds take turns."""
-    models = _RunModel(name, output, question)
+    models = RunModel(name, output, question)
     days_T = models.dataset.panel.dates_T.astype("datetime64[D]")
     places = find_places(models.dataset, models.folds, days_T[0].item(), days_T[-1].item(), None)
     places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
@@ -147,14 +147,14 @@ def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     lines = [
         f"{run_id}, {models.model}: rank IC on {table['dates'][0]} test dates, divided among the players",
         "error: standard error over dates, which contains the Monte Carlo error",
-        _absent(question, absent_days(unwrap(fitted))),
+        describe_absent(question, absent_days(unwrap(fitted))),
         "",
         text.describe_skill(table),
     ]
-    return "\n".join([*lines, *_written(table, question.out)])
+    return "\n".join([*lines, *written(table, question.out)])
 
 
-def _explain_place(models: _RunModel, place: Place) -> _Explained:
+def _explain_place(models: RunModel, place: Place) -> _Explained:
     """Explain the forecasts of a date, seed by seed."""
     question, run, panel = models.question, models.run, models.dataset.panel
     fits = models.fits(place.fold.index)
@@ -280,7 +280,7 @@ def _require_precision(
     )
 
 
-def _head(models: _RunModel, found: list[_Explained]) -> list[str]:
+def _head(models: RunModel, found: list[_Explained]) -> list[str]:
     question, run = models.question, models.run
     seeds, first = len(run.config.seeds), found[0]
     who = question.ticker or f"{pl.concat([one.table for one in found])['ticker'].n_unique()} firms"
@@ -296,7 +296,7 @@ def _head(models: _RunModel, found: list[_Explained]) -> list[str]:
         f"unit: {unit_of_run(run, models.model).sentence}; standard deviation over the firms of "
         f"{first.place.date}: {first.spread:.3g}",
         f"engine {question.engine}{drawn}; error: Monte Carlo standard error",
-        _absent(question, first.absent_days),
+        describe_absent(question, first.absent_days),
     ]
     if question.versus is not None and len({one.place.fold.index for one in found}) > 1:
         lines.append(
@@ -305,7 +305,8 @@ def _head(models: _RunModel, found: list[_Explained]) -> list[str]:
     return lines
 
 
-def _absent(question: Question, days: str) -> str:
+def describe_absent(question: Question, days: str) -> str:
+    """What becomes of absent players, in words."""
     return (
         f"absent characteristics get {REMOVALS[question.removal]}; absent days are {days}; "
         "absent peers are masked"
@@ -338,7 +339,7 @@ def difference_table(new: pl.DataFrame, old: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _written(frame: pl.DataFrame, path: Path | None) -> list[str]:
+def written(frame: pl.DataFrame, path: Path | None) -> list[str]:
     """Write a table if a file was asked for, and say where it is."""
     return [] if path is None else ["", f"The values are in {write_table(path, frame).resolve()}."]
 

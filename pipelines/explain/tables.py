@@ -20,6 +20,8 @@ from pipelines.explain.fitted import value_table
 from pipelines.explain.games import ModelExplanation
 
 START = "attention before training"  # the method of the table ``recovery`` that nothing was learned for
+NET = "explain_net"  # the table of a run that `pipelines.explain.net` makes
+PER_YEAR = ("gross", "cost", "net", "net_error")  # its columns that are shown as annual figures
 ALL = "all"  # the row of all groups together
 NOISE = math.sqrt(2.0 / math.pi)  # mean absolute value of a standard normal variable
 

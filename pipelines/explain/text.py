@@ -120,6 +120,26 @@ def describe_skill(table: pl.DataFrame) -> str:
     return _grid("lrrr", [("player", "rank IC", "error", "t"), *lines])
 
 
+def describe_net(table: pl.DataFrame, year: float) -> str:
+    """Show what each player adds to the figures of a book, the largest net return first."""
+    at_end = pl.col("kind").is_in(["base", "total"])
+    inner = table.filter(~at_end).sort("net", descending=True, maintain_order=True)
+    lines: list[Sequence[str]] = [("player", "rank IC", "gross", "cost", "turnover", "net", "error", "")]
+    lines += [
+        (
+            row["player"],
+            f"{row['ic']:+.4f}",
+            *(f"{100 * year * row[name]:+.2f}" for name in ("gross", "cost")),
+            f"{100 * row['turnover']:+.1f}",
+            f"{100 * year * row['net']:+.2f}",
+            f"{100 * year * row['net_error']:.2f}",
+            row["verdict"] or "",
+        )
+        for row in pl.concat([inner, table.filter(at_end)]).iter_rows(named=True)
+    ]
+    return _grid("lrrrrrrl", lines)
+
+
 def _means(frame: pl.DataFrame, decimals: int, per: str) -> str:
     """The players' mean values over the firms or dates of a frame, the largest mean |value| first."""
     means = (

@@ -17,6 +17,7 @@ from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate
 from pipelines.explain.fitted import Unit, unit_of_run
+from pipelines.explain.tables import NET
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged
 from pipelines.results.comparisons import baseline_titles, deciding_rows
@@ -210,7 +211,9 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
     registered = {name: registry_name(config, name) for name in config.models}
     neural = [name for name, model in registered.items() if MODELS[model].kind == "neural"]
     curves = read_curves(run)  # those of other models have no epochs but penalties or trees
+    net = run.read_table(NET)
     extra = {
+        "net": pl.DataFrame() if net is None else net.filter(pl.col("evaluation") == measured.evaluation),
         "folds": fold_table(dataset, folds),
         "learning": curves.filter(pl.col("model").is_in(neural)) if curves.height else curves,
     }

@@ -7,7 +7,7 @@ suffixes there: T sessions of the book, N firms, S sectors, K styles.
 import datetime as dt
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
@@ -26,6 +26,7 @@ from backtest.analysis.capacity import capacity
 from backtest.analysis.regression import describe_regression, factor_regression, period_returns
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from backtest.risk import CharacteristicRisk, characteristic_risk
+from backtest.splits.folds import Fold
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
@@ -36,7 +37,7 @@ from pipelines.dataset.factors import PublishedFactors, published_factors
 from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import require_rates, risk_free_rates
-from pipelines.errors import DataError
+from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.results import books, comparisons, forecast_tables
@@ -62,11 +63,7 @@ def evaluate_run(
         folds = [fold.index for fold in plan]
         missing = completeness.missing_tasks(config.models, folds, config.seeds, forecasts)
         complete = completeness.comparable_folds(folds, missing, forecasts)
-        of_path = forecasts.join(path_of_tests(dataset, plan), on=["date", "fold"], how="semi")
-        arrays = forecasts_to_arrays(of_path, dataset.panel)
-        ordered = {model: arrays[model] for model in config.models if model in arrays}
-        dates_T = completeness.common_dates(ordered)
-        ordered = completeness.restrict_to_dates(ordered, dates_T)
+        ordered, dates_T = _comparable(forecasts, dataset, config, plan)
         now = environment()
         measured, trials = evaluate_trials(
             ordered,
@@ -101,6 +98,25 @@ def evaluate_run(
             event = EvaluationMade(environment=now, evaluation=new.evaluation, trials=trials, seconds=seconds)
             record_event(run, event)
     return recount(run, stored)
+
+
+def complete_signal(run: RecordedRun, dataset: Market, lake: Lake, model: str) -> FloatArray:
+    """Signal (T, N) of a model that :func:`evaluate_run` trades; ConfigError without forecasts of it."""
+    ordered, _ = _comparable(_forecasts(run, lake), dataset, run.config, plan_folds(dataset, run.config))
+    if model not in ordered:
+        raise ConfigError(f"Run {run.run_id} has no forecasts of {model}; train it with 'peerglass train'.")
+    return ensemble(ordered[model])
+
+
+def _comparable(
+    forecasts: pl.DataFrame, dataset: Market, config: Config, plan: Sequence[Fold]
+) -> tuple[dict[str, dict[int, FloatArray]], BoolArray]:
+    """Test forecasts by model and seed on the dates that all models forecast, and these dates."""
+    of_path = forecasts.join(path_of_tests(dataset, plan), on=["date", "fold"], how="semi")
+    arrays = forecasts_to_arrays(of_path, dataset.panel)
+    ordered = {model: arrays[model] for model in config.models if model in arrays}
+    dates_T = completeness.common_dates(ordered)
+    return completeness.restrict_to_dates(ordered, dates_T), dates_T
 
 
 def missing_tasks_of_run(run: RecordedRun, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:

@@ -105,6 +105,23 @@ def skill_by_player(skill: pl.DataFrame, model: str) -> fig.Figure:
     return fig.draw_rows(title, names, [trace], x)
 
 
+def net_by_player(net: pl.DataFrame, model: str, year: float) -> fig.Figure:
+    """Draw what each player adds to gross return and costs of the book, and to the net return, per year."""
+    frame = net.filter(~pl.col("kind").is_in(["base", "total"])).sort("net", descending=True)
+    frame = frame.head(MAX_PLAYERS).reverse().with_columns(pl.col("gross", "cost", "net", "net_error") * year)
+    names = [fig.short(player) for player in frame["player"]]
+    hover = "%{y}: %{x:.2%}<extra></extra>"
+    traces = [
+        fig.bar_trace(names, fig.floats(frame["gross"]), fig.BLUE, name="gross", hovertemplate=hover),
+        fig.bar_trace(names, fig.floats(-frame["cost"]), fig.VERMILION, name="cost", hovertemplate=hover),
+    ]
+    mark = {"size": 9, "color": fig.INK, "symbol": "diamond"}
+    error = {"error_x": fig.whiskers(frame["net_error"]), "hovertemplate": hover}
+    traces.append(fig.scatter(fig.floats(frame["net"]), names, "markers", name="net", marker=mark, **error))
+    x = fig.axis("return per year (Shapley value)", zeroline=True, tickformat=".0%")
+    return fig.draw_rows(f"Net return of {model} by player", names, traces, x, barmode="relative")
+
+
 def one_forecast(example: pl.DataFrame, model: str, unit: str, factor: float = 1.0) -> fig.Figure:
     """Draw a waterfall from the base value to the forecast, with the Monte Carlo error of each player."""
     head = example.row(0, named=True)
