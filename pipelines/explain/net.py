@@ -48,7 +48,7 @@ _SHIFT = 10.0  # standard deviations; what is standardised should not be around 
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class Coalitions:
     """The coalitions of a game that lack a player, each once."""
 
     n_players: int
@@ -58,7 +58,7 @@ class Plan:
     seed: int
 
     @classmethod
-    def of(cls, n_players: int, draws: int | None = None, seed: int = 0) -> "Plan":
+    def of(cls, n_players: int, draws: int | None = None, seed: int = 0) -> "Coalitions":
         """All coalitions of few players, or those of ``draws`` antithetic permutations."""
         if draws is None and n_players > FEW_PLAYERS:
             draws = DRAWS
@@ -133,7 +133,7 @@ class NetBook:
 
 
 def net_table(
-    plan: Plan,
+    plan: Coalitions,
     players: Sequence[tuple[str, str]],
     scores: Iterable[FloatArray | Float32Array],
     book: NetBook,
@@ -205,7 +205,7 @@ def net_of_model(models: RunModel) -> pl.DataFrame:
     named: dict[str, list[tuple[str, str]]] = {"input": [(player.kind, player.name) for player in players]}
     if isinstance(first, EnsembleFitted):
         named["member"] = [("member", name) for name in first.members]
-    plans = {by: Plan.of(len(names), question.draws, seed) for by, names in named.items()}
+    plans = {by: Coalitions.of(len(names), question.draws, seed) for by, names in named.items()}
     shape, seeds = (len(rows_T), models.dataset.panel.n_firms), run.config.seeds
     scores = {by: np.zeros((len(plan.keep_MP), *shape), dtype=np.float32) for by, plan in plans.items()}
     with models.progress.stage("explain", total=len(tested) * len(seeds)), one_thread():

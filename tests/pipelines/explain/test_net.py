@@ -23,7 +23,7 @@ from models.registry import MODELS
 from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
-from pipelines.explain.net import FIGURES, NetBook, Plan, net_table, verdict
+from pipelines.explain.net import FIGURES, Coalitions, NetBook, net_table, verdict
 from pipelines.explain.tables import NET
 from pipelines.progress import Progress
 from pipelines.results.books import book_orders
@@ -95,7 +95,7 @@ def test_a_planted_input_that_costs_more_than_it_earns_is_named(
     test = np.arange(SESSIONS - TEST, SESSIONS - 3)
     fitted = fit("ridge", MODELS["ridge"].config(), data, train, valid, fit_config=FitConfig(), seed=0)
     players = whole_players(fitted, data, int(test[0]), {"slow": (0,), "fast": (1,)})
-    plan = Plan.of(len(players))
+    plan = Coalitions.of(len(players))
     whole_TN = np.full((SESSIONS, FIRMS), np.nan)
     whole_TN[test] = fitted.forecast(data, test)
     book = NetBook(market, config, ensemble({0: whole_TN}))
