@@ -253,7 +253,7 @@ def explain_net_of_run(run: RecordedRun, question: Question) -> str:
         f"{first['sessions']} sessions, divided among the players",
         "returns and costs in % a year, turnover in % a session; error: standard error over sessions and "
         f"draws ({how}, {time.monotonic() - started:.0f} s)",
-        describe_absent(question, absent_days(unwrap(fitted))) + ", the same for all firms of a date",
+        describe_absent(question, absent_days(unwrap(fitted))) + "; a replacement is the same for all firms",
     ]
     for (by,), part in table.group_by("by", maintain_order=True):
         head = ["", "By member of the ensemble:"] if by == "member" else [""]

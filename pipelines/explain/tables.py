@@ -102,6 +102,12 @@ def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
     return frame.with_columns(t=pl.when(pl.col("error") > 0).then(pl.col("value") / pl.col("error")))
 
 
+def by_net(table: pl.DataFrame) -> pl.DataFrame:
+    """Sort the players of a net return, the largest first, and put base and total at the end."""
+    at_end = pl.col("kind").is_in(["base", "total"])
+    return pl.concat([table.filter(~at_end).sort("net", descending=True), table.filter(at_end)])
+
+
 def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:
     """How well SHAP, attention and untrained attention find each kind (``rule``) of planted edge."""
     sessions = np.array([part.session for part in explanation.peers])

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import polars as pl
 
-from pipelines.explain.tables import ALL, NOISE
+from pipelines.explain.tables import ALL, NOISE, by_net
 
 _PER_KIND = 10  # players shown of a kind
 _DATES = 20  # newest dates shown
@@ -122,8 +122,6 @@ def describe_skill(table: pl.DataFrame) -> str:
 
 def describe_net(table: pl.DataFrame, year: float) -> str:
     """Show what each player adds to the figures of a book, the largest net return first."""
-    at_end = pl.col("kind").is_in(["base", "total"])
-    inner = table.filter(~at_end).sort("net", descending=True, maintain_order=True)
     lines: list[Sequence[str]] = [("player", "rank IC", "gross", "cost", "turnover", "net", "error", "")]
     lines += [
         (
@@ -135,7 +133,7 @@ def describe_net(table: pl.DataFrame, year: float) -> str:
             f"{100 * year * row['net_error']:.2f}",
             row["verdict"] or "",
         )
-        for row in pl.concat([inner, table.filter(at_end)]).iter_rows(named=True)
+        for row in by_net(table).iter_rows(named=True)
     ]
     return _grid("lrrrrrrl", lines)
 

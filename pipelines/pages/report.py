@@ -23,7 +23,7 @@ from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.explain.removal import REMOVALS
 from pipelines.columns import COLUMNS
-from pipelines.explain.tables import PER_YEAR, START
+from pipelines.explain.tables import PER_YEAR, START, by_net
 from pipelines.format import IC, abbreviate, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.describe import describe_notes
@@ -114,6 +114,7 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
         "with_interval": with_interval,
         "verdict_rows": verdict_rows,
         "removals": REMOVALS,
+        "by_net": by_net,
         "per_year": lambda net: net.with_columns(pl.col(*PER_YEAR) * report.header.periods_per_year),
         "strong": MIN_DEFLATED_SHARPE,
         "shade": shade,
