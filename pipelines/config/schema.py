@@ -6,8 +6,9 @@ files.
 """
 
 import datetime as dt
+import math
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import to_jsonable_python
@@ -17,6 +18,8 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.secrets import REFERENCE, is_secret_name
 from pipelines.settings import PathSetting, RunSetting, Section, Settings, masked_settings
 from pipelines.sources.settings import SourceConfig
+
+_LONGEST_MONTH: Final = 23  # sessions
 
 Path = tuple[str | int, ...]
 """Path of a setting: keys and list positions, outermost first."""
@@ -137,6 +140,19 @@ class Config(Section):
             raise ValueError(
                 "fit.pretrain reads all windows between the first and the last training session, and with "
                 "folds.scheme combinatorial the tests lie between them; use another scheme, or no pretraining"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_promotion(self) -> Self:
+        retrain, promotion = self.nightly.retrain, self.nightly.promotion
+        between = {"monthly": _LONGEST_MONTH, "sessions": retrain.every}.get(retrain.when, math.inf)
+        known = between - self.label.delay - self.label.horizon
+        if promotion.automatic and promotion.min_sessions > known:
+            raise ValueError(
+                f"nightly.promotion.min_sessions is {promotion.min_sessions}, but the next training replaces "
+                f"a challenger when it has at most {max(known, 0)} shadow sessions with a known label, so "
+                "none would ever be promoted; set a smaller number, or train less often (nightly.retrain)"
             )
         return self
 

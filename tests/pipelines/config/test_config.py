@@ -186,3 +186,22 @@ def test_tickers_that_yaml_reads_as_something_else_are_text(tmp_path: Path) -> N
 def test_a_calendar_that_is_nearly_right_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'XNYZ', which is not a calendar .*; did you mean .*XNYS.*\?"):
         require_calendar("XNYZ")
+
+
+@pytest.mark.parametrize(
+    ("retrain", "horizon", "least", "most"),
+    [({"when": "monthly"}, 5, 18, 17), ({"when": "sessions", "every": 3}, 1, 2, 1)],
+)
+def test_a_challenger_can_have_the_sessions_that_a_night_asks_for(
+    tmp_path: Path, retrain: dict[str, Any], horizon: int, least: int, most: int
+) -> None:
+    def nightly(sessions: int, **others: object) -> Path:
+        promotion = {"automatic": True, "min_sessions": sessions}
+        section = {"retrain": {**retrain, **others}, "promotion": promotion}
+        return write(tmp_path, "a.yaml", {**MINIMAL, "label": {"horizon": horizon}, "nightly": section})
+
+    said = refused(nightly(least))
+    assert f"min_sessions is {least}, but" in said
+    assert f"has at most {most} shadow sessions with a known label" in said
+    assert load_config(nightly(most)).nightly.promotion.min_sessions == most
+    assert load_config(nightly(least, when="never")).nightly.promotion.automatic
