@@ -67,22 +67,6 @@ def states() -> dict[dt.date, str]:
     return dict(Lake("lake").read("nights").select("session", "state").iter_rows())
 
 
-@pytest.mark.usefixtures("untracked")
-def test_a_missing_file_of_fills_is_named_before_anything_is_trained(
-    peerglass: Call, settings: dict[str, Any]
-) -> None:
-    settings["nightly"]["account"] = {"fills": "fills.csv"}
-    days = write_config(settings)
-    missing = peerglass("nightly", "tiny.yaml", "--date", str(days[300]))
-    assert (missing.code, "no file of fills at" in missing.err) == (3, True), missing.err
-    assert not list(Path("runs").glob("tiny-*"))
-    assert states() == {days[300]: "failed"}
-    Path("fills.csv").write_text("session,ticker,shares,price\n")
-    assert peerglass("nightly", "tiny.yaml", "--date", str(days[300])).code == 0
-    assert states() == {days[300]: "done"}
-    assert list(Path("runs").glob("tiny-*"))
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The database of a tracking server."""
@@ -323,3 +307,18 @@ def test_yahoo_that_refuses_ends_the_night_with_what_is_missing_and_the_next_cal
     assert states().keys() == {first, second}
     assert Lake("lake").read("prices")["date"].max() == second
     assert Lake("lake").read("signals").filter(session=second, in_universe=True).height == 12
+
+
+def test_a_missing_file_of_fills_is_named_before_anything_is_trained(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    settings["nightly"]["account"] = {"fills": "fills.csv"}
+    days = write_config(settings)
+    missing = peerglass("nightly", "tiny.yaml", "--date", str(days[300]))
+    assert (missing.code, "no file of fills at" in missing.err) == (3, True), missing.err
+    assert not list(Path("runs").glob("tiny-*"))
+    assert states() == {days[300]: "failed"}
+    Path("fills.csv").write_text("session,ticker,shares,price\n")
+    assert peerglass("nightly", "tiny.yaml", "--date", str(days[300])).code == 0
+    assert states() == {days[300]: "done"}
+    assert list(Path("runs").glob("tiny-*"))

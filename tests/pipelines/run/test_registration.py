@@ -105,7 +105,7 @@ def test_a_run_that_was_registered_before_says_so_everywhere(here: Path, peergla
     (trial,) = json.loads(peerglass("trials", "list", "--output", "runs", "--json").out)[1:2]
     tried = peerglass("trials", "show", trial["trial"], "--output", "runs").out
     assert f"registered on {at[:10]}, before the test was opened" in tried
-    client = mlflow.MlflowClient("sqlite:///mlflow.db")
+    client = mlflow.MlflowClient(f"sqlite:///{here}/mlflow.db")  # mlflow keeps stores by their URI
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
     parents = client.search_runs([experiment.experiment_id], "tags.leader = 'ridge'")
