@@ -35,7 +35,8 @@ def corrections(before: Tables, after: Tables) -> pl.DataFrame:
     [('membership', 'A', 'added', 1.0)]
     """
     parts = [pl.DataFrame(schema=_COLUMNS)]
-    for name in sorted({*before, *after}):
+    names = sorted({*before, *after})
+    for name in sorted(names, key=_OF_PRICES.__contains__):  # the price of a correction stands before its gap
         old, new = _both(name, before, after)
         key, found = keys(name), compare(name, in_order(name, new), old.lazy(), pl.lit(value=True))
         of_row = (

@@ -42,7 +42,9 @@ def test_changed_added_and_withdrawn_rows_by_table_and_firm() -> None:
     gap = {"date": [DAYS[2]], "ticker": ["C"], "rule": ["missing"]}
     after["gaps"] = pl.DataFrame(gap, schema=empty("gaps").schema)
 
-    found = corrections(before, after).sort("ticker", "column")
+    found = corrections(before, after)
+    assert found.filter(pl.col("ticker") == "C")["column"].to_list() == ["withdrawn", "added"]
+    found = found.sort("ticker", "column")
 
     assert found.select("table", "ticker", "day", "column").rows() == [
         ("prices", "B", DAYS[1], "close"),
