@@ -381,8 +381,9 @@ def describe_revisions(found: Mapping[str, Any]) -> str:
         shares = [row for row in found["shares"] if row["compared"] == compared]
         lines.append(f"What moves them, from the first to the last row of {compared} (Shapley values):")
         heads = ("table", "firm", "rows", *labels, "largest change")
-        lines += text_table(map(_cells, shares), heads, left=2)
-        if any(row["sharpe_net_moved_error"] for row in shares):
+        cells = [_cells(row) for row in shares]
+        lines += text_table(cells, heads, left=2)
+        if any("(" in cell for row in cells for cell in row[3:-1]):
             notes.append(f"In brackets: Monte Carlo standard errors of {_DRAWS} orders and their reverses.")
     if len([row for row in rows if row["compared"] == _VERSIONS]) == 1:
         notes.append("No row of these sessions was corrected since; --since goes further back.")
