@@ -198,32 +198,19 @@ class PanelTensors:
     ) -> PanelTensors:
         """Build the tensors from numpy arrays.
 
+        ``channels`` are scaled and ``characteristics`` ranked to a normal; NaN (unknown) is replaced by 0,
+        their mean. ``mask`` is the universe, ``group`` holds codes (-1 unknown) of ``n_groups`` groups, by
+        default the largest code plus 1. ``target`` and ``path``, the targets of shorter horizons in ascending
+        order, are in the unit of the label or ranked to a normal; NaN means unknown. On a CPU the memory of
+        mask, target and characteristics is shared: do not change them. The names are for models whose options
+        name a characteristic or firms. ValueError if shapes or names do not match, a value is infinite, or a
+        code is out of range.
+
         Parameters
         ----------
-        channels_TNC, characteristics_TNF
-            Scaled channels and characteristics ranked to a normal; NaN (unknown) is replaced by 0, their
-            mean.
-        mask_TN
-            Universe. On a CPU its memory is shared, as that of target and characteristics: do not change it.
-        group_TN
-            Group codes of the panel; -1 means unknown.
-        target_TN
-            Target in the unit of the label, or ranked to a normal; NaN means unknown.
-        window
-            Number of sessions in a window.
-        n_groups
-            Number of groups of the panel, ``len(panel.groups_S)``; by default the largest code plus 1.
-        characteristic_names
-            Names of the F characteristics, for models whose options name one.
-        firm_names
-            Tickers of the N firms, for models whose options name firms; optional.
-        path_TNK
-            Targets of the horizons shorter than the label's, in ascending order; NaN means unknown.
         return_TN
             Returns over the label's span, for losses of a portfolio; known where the target is. None: the
             target is the return.
-        device
-            Device of the tensors.
         scaler
             Scales the channels while they are copied, without a scaled copy of all of them; None if
             ``channels_TNC`` are scaled.
@@ -235,11 +222,6 @@ class PanelTensors:
         in_host_memory
             Whether channels and characteristics stay in the host's memory, for a panel that the device cannot
             hold (:func:`models.panel_memory.exceeds_device`).
-
-        Raises
-        ------
-        ValueError
-            If shapes or names do not match, a value is infinite, or a group code is out of range.
         """
         mask = np.ascontiguousarray(mask_TN, dtype=np.bool_)
         arrays = {
@@ -311,22 +293,9 @@ class PanelTensors:
     def windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
         """Gather windows; each window is one contiguous copy of W x C numbers, relative channels scaled.
 
-        Parameters
-        ----------
-        sessions
-            int64, last session of each window.
-        firms
-            int64, panel columns of the firms; the shape must broadcast with that of ``sessions``.
-
-        Returns
-        -------
-        Tensor
-            float32, broadcast shape followed by W and C; zeros before the first session of the panel.
-
-        Raises
-        ------
-        ValueError
-            If a session or firm is not in the panel.
+        ``sessions`` (int64) are the last ones of the windows, and ``firms`` (int64) panel columns; they
+        broadcast. Returns float32 of the broadcast shape followed by W and C, zeros before the first session
+        of the panel. ValueError if a session or firm is not in the panel.
         """
         for name, index, size in (
             ("session", sessions, len(self.mask_TN)),
@@ -364,22 +333,12 @@ class PanelTensors:
         return gathered if self.relative is None else self.relative(gathered)
 
     def batch(self, dates_B: Tensor, chosen_BN: Tensor | None = None) -> Batch:
-        """Gather the windows and cross-sections of some dates.
+        """Gather the windows and cross-sections of some dates, session indices (int64) on the host.
 
-        Sessions before the first of the panel are zeros (the channels' mean).
-
-        Parameters
-        ----------
-        dates_B
-            int64, session indices, on the host.
-        chosen_BN
-            bool, over all firms of the panel and on the host: the firms of the universe that count as
-            present. By default, all of them.
-
-        Raises
-        ------
-        ValueError
-            If a date is not in the panel, or no firm is in the universe on any of the dates.
+        Sessions before the first of the panel are zeros (the channels' mean). ``chosen_BN``, bool over all
+        firms of the panel and on the host, are the firms of the universe that count as present; by default,
+        all of them. ValueError if a date is not in the panel, or no firm is in the universe on any of the
+        dates.
         """
         if not 0 <= int(dates_B.min()) <= int(dates_B.max()) < len(self.listed_TN):
             raise ValueError(
@@ -475,20 +434,10 @@ def days_kept(batch: Batch, ablation: Ablation | None) -> Tensor | None:
 
 
 def firms_in_places(chosen: Tensor, places: int) -> tuple[Tensor, Tensor]:
-    """Give each chosen firm of a date a place.
+    """Give each chosen firm of a date a place: at most P of ``chosen``, bool [..., B, N].
 
-    Parameters
-    ----------
-    chosen
-        bool [..., B, N]; at most ``places`` firms per date.
-    places
-        P.
-
-    Returns
-    -------
-    tuple of Tensor
-        int64 [..., B, P], the firms of the places: the chosen ones in ascending order, then others; and bool
-        of the same shape, whether the firm is chosen.
+    Returns the firms of the places, int64 [..., B, P]: the chosen ones in ascending order, then others; and
+    whether each of them is chosen, bool of the same shape.
     """
     firms = chosen.to(torch.uint8).argsort(dim=-1, descending=True, stable=True)[..., :places]
     return firms, chosen.gather(-1, firms)

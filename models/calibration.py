@@ -96,14 +96,7 @@ def carry_over(chosen: Calibration, forecast_DNK: AnyFloatArray, output_DNK: Any
 
     A line that is fitted to targets which the model has learned would be too steep. The outputs of the two
     fits differ in size, so the line gives those of the new fit the mean and the spread over the validation
-    sessions that the calibrated forecasts of the first fit have there.
-
-    Parameters
-    ----------
-    chosen
-        Lines of the first fit.
-    forecast_DNK, output_DNK
-        Calibrated forecasts of the first fit, and outputs of the new one, on the same sessions.
+    sessions that the calibrated forecasts of the first fit, whose lines are ``chosen``, have there.
     """
     lines = []
     for line, forecast_DN, output_DN in zip(

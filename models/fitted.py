@@ -70,18 +70,9 @@ class FittedState:
 
 
 class Fitted(ABC):
-    """A fitted forecaster, neural or baseline.
+    """A fitted forecaster, neural or baseline: its registered model, its options and the panel's shape.
 
-    Attributes
-    ----------
-    name
-        Name of the model in the registry.
-    options
-        Options of the model.
-    shape
-        Shape of the panel that it was fitted to.
-    history
-        Training history, used for early stopping.
+    ``history`` is that of its training, used for early stopping.
     """
 
     def __init__(self, name: str, options: Options, shape: Shape, history: tuple[EpochRecord, ...]) -> None:
@@ -94,12 +85,8 @@ class Fitted(ABC):
         """Forecasts [D, N] in the target's unit; NaN outside the universe.
 
         Each date is a separate forward pass over its own firms. A forecast therefore does not depend, to the
-        bit, on the other dates in ``dates`` or on data after its date.
-
-        Raises
-        ------
-        ValueError
-            If the shape of ``data`` differs from the one that the model was fitted to.
+        bit, on the other dates in ``dates`` or on data after its date. ValueError if the shape of ``data``
+        differs from the one that the model was fitted to.
         """
         require_same_shape(self.shape, data.shape, self.name)
         dates = np.ascontiguousarray(dates, dtype=np.int64)

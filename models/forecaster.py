@@ -127,18 +127,8 @@ class Forecaster(Registered, nn.Module, ABC):
     def mix_nested(self, h_1ND: Tensor, batch: Batch, order_N: Tensor, targets_n: Tensor) -> Tensor | None:
         """Forecasts [N + 1, n] of some targets of one date with the first 0, 1, ..., N firms as peers.
 
+        ``h`` are tokens of :meth:`embed`, and ``order`` the positions of the N firms as they become peers.
         None if the model has no faster way than N + 1 calls of :meth:`mix`.
-
-        Parameters
-        ----------
-        h_1ND
-            Tokens of :meth:`embed`.
-        batch
-            One date.
-        order_N
-            Positions of the N firms, in the order in which they become peers.
-        targets_n
-            Positions of the targets.
         """
         return None
 

@@ -33,13 +33,8 @@ class Upload:
 
     On a CUDA device a copy leaves from pinned memory on a stream of its own, and the work that is queued
     afterwards waits for it on the device. The host waits only to stay at most one batch ahead: while a batch
-    is computed, the next one is gathered and copied, and the memory of the one before is free again. On
-    other devices it is a plain copy.
-
-    Parameters
-    ----------
-    device
-        Where the copies are made.
+    is computed, the next one is gathered and copied, and the memory of the one before is free again. On other
+    devices it is a plain copy.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -102,16 +97,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 def variants_at_once(device: torch.device | str, on_cpu: int, each: float) -> int:
     """Number of variants of an input, such as coalitions of players, that go through a model at once.
 
-    A GPU is filled: as many as fit `VARIANTS_SHARE` of its free memory. At least 1.
-
-    Parameters
-    ----------
-    device
-        Where they are computed.
-    on_cpu
-        Number on a CPU, chosen such that they fit its cache.
-    each
-        Bytes that one of them takes on a GPU.
+    A GPU is filled: as many of ``each`` so many bytes as fit `VARIANTS_SHARE` of its free memory, at least 1.
+    ``on_cpu`` is the number on a CPU, chosen such that they fit its cache.
     """
     free = free_bytes(device)
     return max(1, on_cpu if free is None else int(VARIANTS_SHARE * free // each))
@@ -120,24 +107,8 @@ def variants_at_once(device: torch.device | str, on_cpu: int, each: float) -> in
 def in_parts(count: int, at_once: int, compute: Callable[[slice], None]) -> int:
     """Compute a number of variants in parts; where memory runs out, in parts of half the size.
 
-    Parameters
-    ----------
-    count
-        Number of variants.
-    at_once
-        How many go through a model at once (:func:`variants_at_once`).
-    compute
-        Computes the variants of a slice.
-
-    Returns
-    -------
-    int
-        How many fitted at once.
-
-    Raises
-    ------
-    RuntimeError
-        If a single variant does not fit (:func:`is_out_of_memory`).
+    ``compute`` computes the variants of a slice, at first ``at_once`` (:func:`variants_at_once`). Returns how
+    many fitted at once; RuntimeError if a single variant does not fit (:func:`is_out_of_memory`).
     """
     first = 0
     while first < count:

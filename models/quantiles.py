@@ -31,19 +31,13 @@ class QuantileHead(nn.Module):
     """Q quantiles that cannot cross: positive steps away from the forecast, which is the median.
 
     ``q_m = y`` for the index m of the median, ``q_(k+1) = q_k + s_k`` above it and ``q_(k-1) = q_k -
-    s_(k-1)`` below it, with ``s_k = softplus(b_k + a_k . z)``. The steps depend on the firm's
+    s_(k-1)`` below it, with ``s_k = softplus(b_k + a_k . z)``. The steps depend on the firm's F
     characteristics, such as its volatility, and are in standard deviations of the training target. They are
-    initialised, without a random draw, to the quantiles of a standard normal around the forecast.
+    initialised, without a random draw, to the quantiles of a standard normal around the forecast. ``levels``
+    are Q increasing ones in (0, 1), including 0.5.
 
     Koenker and Bassett (1978), "Regression quantiles". Positive steps prevent crossing, as in Gasthaus et al.
     (2019), "Probabilistic forecasting with spline quantile function RNNs".
-
-    Parameters
-    ----------
-    levels
-        Q increasing levels in (0, 1), including 0.5.
-    n_characteristics
-        F, number of characteristics.
     """
 
     def __init__(self, levels: Sequence[float], n_characteristics: int) -> None:

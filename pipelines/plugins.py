@@ -70,10 +70,7 @@ def _changed(place: str) -> int:
 def load(names: Iterable[str]) -> None:
     """Import plugins, each once; a file that was edited since is loaded again.
 
-    Raises
-    ------
-    ConfigError
-        If a plugin is not there, raises an error, or registers a name that is taken.
+    ConfigError if a plugin is not there, raises an error, or registers a name that is taken.
     """
     for name in names:
         loaded = _LOADED.get(name)

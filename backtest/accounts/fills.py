@@ -89,7 +89,7 @@ def share_prices(
 
 
 def follow_fills(fills: Fills, prices: SharePrices, costs: CostModel, capital: float) -> Course:
-    """Account for given fills, from cash before session 0.
+    """Account for given fills, from cash of ``capital`` before session 0, all in the currency of the prices.
 
     In each session, in this order: the borrow fee of short positions and the interest on borrowed money are
     charged on the values of the previous close (`backtest.costs.CostModel`, whose other terms are not used);
@@ -97,22 +97,8 @@ def follow_fills(fills: Fills, prices: SharePrices, costs: CostModel, capital: f
     previous close; the fills are booked with their fees; positions are valued, and those in delisted firms
     are paid out. A firm that never had a price is valued at its last fill.
 
-    Parameters
-    ----------
-    fills : Fills
-        Shares and money in the currency of the prices.
-    prices : SharePrices
-        Values, splits, dividends and endings of the same firms and sessions.
-    costs : CostModel
-        Borrow fee and interest.
-    capital : float
-        Cash before session 0.
-
-    Returns
-    -------
-    Course
-        In units of the capital. The ledger has the rows of all sessions. A fee counts as commission, and a
-        dividend in ``pnl``, so that ``pnl`` is not the change of the position alone.
+    The course is in units of the capital, and its ledger has the rows of all sessions. A fee counts as
+    commission, and a dividend in ``pnl``, so that ``pnl`` is not the change of the position alone.
 
     Examples
     --------
@@ -173,18 +159,9 @@ def fills_of_positions(
 ) -> Fills:
     """Infer the fills that lead from one list of positions to the next, at the price and costs of the rule.
 
-    Parameters
-    ----------
-    listed : dict of int to ndarray of shape (N,)
-        Session -> shares of every firm after its trades.
-    prices : SharePrices
-        Splits and endings between the lists.
-    fill_TN : ndarray of shape (T, N)
-        Price of execution; where it is NaN, the value of a share at the close.
-    costs : CostModel
-        Terms that the trades are charged by (`backtest.costs.CostModel.of_trades`).
-    capital : float
-        Cash before session 0.
+    ``listed`` are the shares of every firm, shape (N,), after the trades of a session. ``fill_TN`` is the
+    price of execution; where it is NaN, the value of a share at the close. Trades are charged by the costs'
+    own terms (`backtest.costs.CostModel.of_trades`), and ``capital`` is the cash before session 0.
 
     Examples
     --------

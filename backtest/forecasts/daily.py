@@ -267,10 +267,7 @@ _CELLS = 2**17  # per block: 1 MiB as float64, so that its arrays stay in a core
 def as_signal(name: str, x_TN: AnyFloatArray) -> FloatArray:
     """Check a (date, firm) array and return it as float64, itself if it is; NaN means unknown.
 
-    Raises
-    ------
-    ValueError
-        If it is not two-dimensional or contains an infinite value.
+    ValueError if it is not two-dimensional or contains an infinite value.
     """
     if x_TN.ndim != 2:
         msg = f"The {name} has shape {x_TN.shape}; it must have one row per date and one column per firm."

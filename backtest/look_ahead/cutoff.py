@@ -35,23 +35,10 @@ def skill_ends(before_T: FloatArray, after_T: FloatArray, *, overlap: int = 1) -
     after, ``n = n0 + n1``, each plus the mean: its Newey-West error is that of the difference, also if the
     two sides have other variances.
 
-    Parameters
-    ----------
-    before_T, after_T : ndarray of shape (T,)
-        Daily IC of the forecasts before and after their cutoff, on the same sessions; NaN where there is
-        none. Known when the labels are.
-    overlap : int
-        Number of consecutive ICs whose labels overlap.
-
-    Returns
-    -------
-    Finding
-        ``value`` is the p-value of the second test. Skipped with fewer than 20 ICs on a side.
-
-    Raises
-    ------
-    ValueError
-        If the shapes differ, ``overlap`` is below 1, or an IC is infinite.
+    The daily ICs of forecasts before and after their cutoff have shape (T,), on the same sessions: known when
+    the labels are, NaN where there is none. The labels of ``overlap`` consecutive ones overlap. ``value`` is
+    the p-value of the second test; skipped with fewer than 20 ICs on a side. ValueError if the shapes differ,
+    ``overlap`` is below 1, or an IC is infinite.
 
     Examples
     --------

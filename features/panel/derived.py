@@ -81,13 +81,7 @@ def cached_per_panel(
 
 
 def column(panel: Panel, name: str) -> FloatArray:
-    """Return a panel column that a feature lists in ``needs``.
-
-    Raises
-    ------
-    ValueError
-        If the panel has no such column.
-    """
+    """Return a panel column that a feature lists in ``needs``; ValueError if the panel has none."""
     array: FloatArray | None = getattr(panel, f"{name}_TN")
     if array is None:
         msg = f"This panel has no {name}: leave out the features that need it (see `Registry.available`)."

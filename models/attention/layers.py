@@ -20,23 +20,13 @@ class Dropout(nn.Module):
 
 
 def drop(x: Tensor, probability: float) -> Tensor:
-    """Set each number to 0 with a probability, and divide the others by one minus the probability.
+    """Set each number to 0 with a probability in [0, 1), and divide the others by one minus the probability.
 
     On a CPU, PyTorch draws 53 random bits per number. Here, four numbers share a draw of 64 bits, so the
     probability is rounded to a multiple of 2^-16. The divisor is rounded with it, so the expected value is
     exactly ``x``. A forward and backward pass takes about a sixth of the time. On other devices and while
-    compiling, this is PyTorch's own dropout.
-
-    Parameters
-    ----------
-    x
-        Any shape.
-    probability
-        In [0, 1).
-
-    Notes
-    -----
-    Srivastava et al. (2014), "Dropout: a simple way to prevent neural networks from overfitting".
+    compiling, this is PyTorch's own dropout. Srivastava et al. (2014), "Dropout: a simple way to prevent
+    neural networks from overfitting".
     """
     if probability == 0.0:
         return x

@@ -210,16 +210,8 @@ def cell_weights(
 ) -> FloatArray:
     """Weights of the cells after k sub-models: ``1 / (gamma^k mean of the bin's h-values + 0.1)``.
 
-    Parameters
-    ----------
-    start_M, end_M
-        Squared errors of the last sub-model after a tenth of its trees, and after all.
-    loss_M
-        Squared errors of the mean of the k sub-models.
-    k
-        Number of sub-models.
-    config
-        Shares, bins and decay.
+    ``start`` and ``end`` are squared errors of the last sub-model after a tenth of its trees, and after all;
+    ``loss`` those of the mean of the k sub-models.
 
     Examples
     --------

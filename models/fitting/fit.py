@@ -79,18 +79,14 @@ def fit(
 ) -> Fitted:
     """Fit a forecaster on training sessions, stopped early on validation sessions.
 
+    ``name`` and ``options`` are those of :data:`models.registry.MODELS`. Of ``data``, only the sessions in
+    ``train`` and ``valid`` are read, with their windows; the caller has purged and embargoed them. Returned
+    is the fit with the weights of the best validation score. Raises ValueError for an unknown model,
+    `NoTrainingSignal` when no training or validation date has a known target or all targets are the same, and
+    `Diverged` when the training loss is not finite.
+
     Parameters
     ----------
-    name
-        A key of :data:`models.registry.MODELS`.
-    options
-        The model's options, of the class in its registry entry.
-    data
-        The panel. Only the sessions in ``train`` and ``valid`` are read, with their windows.
-    train, valid
-        Session indices, purged and embargoed by the caller.
-    fit_config
-        Options of training.
     seed
         Decides the initial weights, the order of dates and the dropout. The same seed on the same data gives
         the same bits on a CPU with the same number of threads.
@@ -106,20 +102,6 @@ def fit(
         Called with a sentence if a step does not fit a GPU's memory as it is.
     threads
         Number of threads that a baseline may use. No result depends on it.
-
-    Returns
-    -------
-    Fitted
-        With the weights of the best validation score.
-
-    Raises
-    ------
-    ValueError
-        For an unknown model.
-    NoTrainingSignal
-        When no training or validation date has a known target, or all targets are the same.
-    Diverged
-        When the training loss is not finite.
     """
     entry = model_entry(name)
     span = np.asarray(train, dtype=np.int64)
@@ -222,15 +204,9 @@ def fit_stacked(
     """Fit several seeds of a neural model at once (`models.fitting.stacked`).
 
     Arguments are those of :func:`fit`. Each seed decides its own initial weights, order of dates and draw of
-    firms. Returns the fits in the order of the seeds; the seconds of an epoch are those of all seeds.
-
-    Raises
-    ------
-    ValueError
-        When the model or an option cannot be stacked (:func:`models.fitting.stacked.can_stack`), or as for
-        :func:`fit`.
-    Diverged
-        When the loss of a seed that has not stopped is not finite; the message names the seed.
+    firms. Returns the fits in the order of the seeds; the seconds of an epoch are those of all seeds. Raises
+    ValueError when the model or an option cannot be stacked (:func:`models.fitting.stacked.can_stack`), or as
+    for :func:`fit`; and `Diverged` with the name of a seed that has not stopped, when its loss is not finite.
     """
     entry = model_entry(name)
     if not can_stack(name, fit_config):
@@ -427,10 +403,7 @@ class NeuralFitted(Fitted):
     def quantiles(self, data: PanelTensors, dates: IntArray) -> Float32Array:
         """Quantiles [D, N, Q] in the target's unit, NaN outside the universe.
 
-        Raises
-        ------
-        ValueError
-            When ``data`` has another shape than the model's, or the model was not fitted to quantiles.
+        ValueError if ``data`` has another shape than the model's, or the model was not fitted to quantiles.
         """
         head = self.module.quantile_head
         if head is None:
@@ -441,10 +414,7 @@ class NeuralFitted(Fitted):
     def horizons(self, data: PanelTensors, dates: IntArray) -> Float32Array:
         """Forecasts [D, N, K] of the model's horizons, the label's last; NaN outside the universe.
 
-        Raises
-        ------
-        ValueError
-            When ``data`` has another shape than the model's.
+        ValueError if ``data`` has another shape than the model's.
         """
         return self._by_date(data, dates, self.module.n_horizons, self.module.horizons)
 
@@ -507,10 +477,7 @@ def untrained(fitted: NeuralFitted, seed: int) -> Forecaster:
 def restore(state: FittedState) -> Fitted:
     """Rebuild a fitted forecaster on the CPU; its forecasts equal those of the stored one to the bit.
 
-    Raises
-    ------
-    ValueError
-        When the configuration is damaged, or a tensor is missing, damaged or unknown.
+    ValueError if the configuration is damaged, or a tensor is missing, damaged or unknown.
     """
     try:
         name = str(state.config["name"])

@@ -23,13 +23,8 @@ class Replayed:
 
     The work reads and writes tensors that stay where they are. It may not read values back, nor copy from the
     host, nor may a shape in it depend on values (`tests/capture_rules.py`). Random numbers come from the
-    device's default generator, which every recording registers: it moves on with each replay, as it does
-    with each call before. The memory of a recording is its own and is used again by each replay.
-
-    Parameters
-    ----------
-    device
-        Where the work is done.
+    device's default generator, which every recording registers: it moves on with each replay, as it does with
+    each call before. The memory of a recording is its own and is used again by each replay.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -197,20 +197,8 @@ def quantile(quantile_BNQ: Tensor, target_BN: Tensor, known_BN: Tensor, levels: 
 def label_loss(module: Forecaster, config: FitConfig, y_BN: Tensor, batch: Batch, known_BN: Tensor) -> Tensor:
     """Loss of a model's forecasts of the label, in units of the label's standard deviation.
 
-    That of a portfolio is in units of the standard deviation of returns.
-
-    Parameters
-    ----------
-    module
-        The model; with a quantile head, the loss is the pinball score of its quantiles.
-    config
-        Options of training; its loss is used without a quantile head.
-    y_BN
-        Forecasts in the target's unit.
-    batch
-        The batch that was forecast.
-    known_BN
-        bool, the cells that count.
+    That of a portfolio is in units of the standard deviation of returns. ``y`` is in the target's unit; of a
+    model with a quantile head, the loss is the pinball score of its quantiles, whatever the config's loss is.
     """
     scale = module.target_scale
     if module.quantile_head is not None:
@@ -229,14 +217,7 @@ def label_loss(module: Forecaster, config: FitConfig, y_BN: Tensor, batch: Batch
 def dates_that_count(loss: str, target_BNK: Tensor, known_BN: Tensor) -> Tensor:
     """Which dates count in the loss of each horizon, bool [..., B, K]: those with a known cell or pair.
 
-    Parameters
-    ----------
-    loss
-        A loss of `FitConfig`.
-    target_BNK
-        Targets of the horizons, the label's last, [..., B, N, K].
-    known_BN
-        bool, the cells whose label counts, [..., B, N].
+    Targets are [..., B, N, K], the label's last; ``known`` cells have a label that counts, bool [..., B, N].
     """
     known_BNK = known_BN[..., None] & target_BNK.isfinite()
     if loss != "pairwise":

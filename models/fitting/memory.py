@@ -59,21 +59,10 @@ class SplitEpoch(Protocol):
 
 
 def date_bytes(module: Forecaster, config: FitConfig, shape: Shape, places: int) -> int | None:
-    """Estimate the memory that one date of one seed takes in a step, in bytes.
+    """Estimate the memory that one date of one seed takes in a step, in bytes, with P = ``places`` for firms.
 
     The forward pass is computed on tensors without values. What it keeps for the backward pass is added up in
-    float32; in bf16 it is less. None for a model whose shapes depend on values.
-
-    Parameters
-    ----------
-    module
-        The model; it is not changed.
-    config
-        Options of training.
-    shape
-        Sizes of the panel.
-    places
-        P, places for firms.
+    float32; in bf16 it is less. None for a model whose shapes depend on values. The model is not changed.
     """
     if not module.stackable:
         return None
@@ -163,13 +152,9 @@ def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
     """Number of seeds that are computed at once, and of dates that go through a model at once.
 
     All K seeds and all dates, if the estimate of `date_bytes` allows it. If not, one seed after the other,
-    with as many dates as fit, in parts of equal size. At least 1: whether that fits, the first step
-    finds out. The consecutive sessions of ``net_utility`` are never divided.
-
-    Parameters
-    ----------
-    free
-        Bytes that a step may take; None for those that the device has.
+    with as many dates as fit, in parts of equal size. At least 1: whether that fits, the first step finds
+    out. The consecutive sessions of ``net_utility`` are never divided. ``free`` are the bytes that a step may
+    take; None for those that the device has.
     """
     of_device = free_bytes(device)
     if free is None and of_device is not None:
@@ -188,30 +173,12 @@ def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
 
 
 def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note: Note = no_note) -> Tensor:
-    """Make an epoch; if a GPU's memory runs out, make it again with less at once.
+    """Make an epoch of the dates; if a GPU's memory runs out, make it again with less at once.
 
-    Parameters
-    ----------
-    engine
-        Makes the steps; it goes on with what fitted: first one seed at a time, then half as many dates.
-    dates_KD
-        Dates of the epoch.
-    optimizer
-        Everything that its steps change is restored before the epoch is made again, and so are the random
-        generators.
-    note
-        Called with a sentence if the dates go through in parts.
-
-    Returns
-    -------
-    Tensor
-        What the engine returns.
-
-    Raises
-    ------
-    RuntimeError
-        If a single date, or a block of consecutive ones, does not fit
-        (`models.panel_memory.is_out_of_memory`).
+    The engine goes on with what fitted: first one seed at a time, then half as many dates. Everything that
+    the steps of the optimizer change, and the random generators, are restored before. ``note`` is called with
+    a sentence if the dates go through in parts. Returns what the engine returns; RuntimeError if a single
+    date, or a block of consecutive ones, does not fit (`models.panel_memory.is_out_of_memory`).
     """
     device = optimizer.taken.device
     if device.type == "cpu":

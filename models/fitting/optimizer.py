@@ -60,25 +60,15 @@ class AdamW(torch.optim.AdamW):
 
     Numbers are those of the library with ``fused=True``, to the bit. The library's own methods import
     ``torch._dynamo`` when they are first called, which takes over a second of every process that trains; the
-    methods are replaced by the functions that they wrap.
+    methods are replaced by the functions that they wrap. The parameters of ``groups`` require a gradient and
+    are all of one device and type.
 
-    The learning rate of step n is that of the group times a factor, which rises linearly to 1 over the first
-    ``warmup * steps`` steps, then falls to 0 as ``(1 + cos(pi p)) / 2``, with p the share of the remaining
-    steps that are done. On a CPU, rates are numbers. On a GPU, those of all steps are in a table on it, and
-    so is the number of steps taken: a step reads nothing from the host, so that it can be recorded and
-    replayed.
+    The learning rate of step n of S = ``steps`` is that of the group times a factor, which rises linearly to
+    1 over the first ``warmup * steps`` steps, then falls to 0 as ``(1 + cos(pi p)) / 2``, with p the share of
+    the remaining steps that are done. On a CPU, rates are numbers. On a GPU, those of all steps are in a
+    table on it, and so is the number of steps taken: a step reads nothing from the host, so that it can be
+    recorded and replayed.
 
-    Parameters
-    ----------
-    groups
-        Parameters that require a gradient, all of one device and type, with their options.
-    config
-        Options of training.
-    steps
-        S, number of steps of the schedule.
-
-    Notes
-    -----
     Loshchilov and Hutter (2019), "Decoupled weight decay regularization", algorithm 2.
     """
 
@@ -154,14 +144,7 @@ class RunningMean:
     """Exponential mean of parameters over the training steps.
 
     ``m <- m + (1 - d) (w - m)`` with ``d = min(decay, (1 + n) / (10 + n))`` at step n. The smaller d of the
-    first steps keeps the initial weights from staying in the mean.
-
-    Parameters
-    ----------
-    parameters
-        Trained in place by an optimizer.
-    decay
-        In [0, 1); 0 keeps no mean.
+    first steps keeps the initial weights from staying in the mean. ``decay`` is in [0, 1); 0 keeps no mean.
     """
 
     def __init__(self, parameters: Iterable[Tensor], decay: float) -> None:

@@ -60,27 +60,10 @@ def plan_of(  # noqa: PLR0917  (a fit and its sizes)
     steps: int,
     seeds: int = 1,
 ) -> FitPlan:
-    """Decide how a fit is computed.
+    """Decide how a fit is computed: one of so many ``steps`` and ``seeds`` that are trained together.
 
-    Parameters
-    ----------
-    name, options, config
-        A neural model with its options, and those of training.
-    device
-        Where it is computed.
-    window
-        W, sessions of a window.
-    places
-        Largest number of firms on a training date.
-    steps
-        Number of steps of the training.
-    seeds
-        Seeds that are trained together.
-
-    Raises
-    ------
-    IncompatibleConfig
-        When the config asks for compiled steps of a model that has none.
+    ``window`` is W, the sessions of a window, and ``places`` the largest number of firms on a training date.
+    Raises `IncompatibleConfig` when the config asks for compiled steps of a model that has none.
     """
     device, entry = torch.device(device), model_entry(name)
     on_gpu, stackable = device.type != "cpu", bool(entry.build.stackable)

@@ -63,35 +63,14 @@ def pretrain(  # noqa: PLR0917  (what, on what, how)
 ) -> tuple[EpochRecord, ...]:
     """Pretrain an encoder in place; this changes the state of torch's global generator.
 
-    Parameters
-    ----------
-    encoder
-        On the data's device.
-    data
-        The panel, its channels scaled with training sessions only. Nothing after the last session of
-        ``train`` is read, and no target at all.
-    train
-        Training sessions of the fold.
-    config
-        Options of training; ``config.pretrain`` holds those of pretraining.
-    seed
-        Seed of the fit, used where ``config.pretrain.seed`` is None.
-    snapshots
-        Store of the newest snapshot, from which pretraining resumes with the same bits on a CPU. If it holds
-        a snapshot of the fit that follows, pretraining is already done and only its records are returned.
+    Nothing after the last session of ``train`` is read of the panel, whose channels are scaled with training
+    sessions only, and no target at all. ``seed``, that of the fit, is used where ``config.pretrain.seed`` is
+    None. From the newest of ``snapshots``, pretraining resumes with the same bits on a CPU; if it is one of
+    the fit that follows, pretraining is already done and only its records are returned.
 
-    Returns
-    -------
-    tuple of EpochRecord
-        ``train_loss`` is the mean squared error in units of the scaled channels (predicting their mean gives
-        1); ``valid_rank_ic`` is NaN.
-
-    Raises
-    ------
-    Diverged
-        When the loss is not finite.
-    NoTrainingSignal
-        When no window of the training span has a known day.
+    ``train_loss`` of the records is the mean squared error in units of the scaled channels (predicting their
+    mean gives 1); ``valid_rank_ic`` is NaN. Raises `Diverged` when the loss is not finite, and
+    `NoTrainingSignal` when no window of the training span has a known day.
     """
     how = config.pretrain
     assert how is not None, "called for a fit without pretraining"
@@ -248,14 +227,8 @@ def mask_days(x_MWC: Tensor, draws: tuple[Tensor, ...]) -> Masked:
     """Choose 15% of the known days of each window; mask 80% of them, replace 10%, leave 10% unchanged.
 
     ``floor(0.15 K + u)`` of the K known days of a window are chosen, u uniform in [0, 1), which makes the
-    share 15% on average for every K. A replaced day takes the values of another known day of the batch.
-
-    Parameters
-    ----------
-    x_MWC
-        Scaled channels; 0 means unknown.
-    draws
-        Of :func:`draw_masks`, on the device of the windows.
+    share 15% on average for every K. A replaced day takes the values of another known day of the batch. ``x``
+    are scaled channels (0 unknown), and ``draws`` those of :func:`draw_masks` on their device.
     """
     order_MW, round_M, fate_MW, step_MW = draws
     known_MW = known_days(x_MWC)
@@ -329,20 +302,8 @@ FREE_TO_DIFFER = ("dropout", "causal", "pooling")
 def start_from(module: nn.Module, window: int, state: FittedState) -> None:
     """Copy the day encoder of an earlier fit into a model; all other weights keep their initial values.
 
-    Parameters
-    ----------
-    module
-        The model, changed in place.
-    window
-        W, sessions of its windows.
-    state
-        The earlier fit.
-
-    Raises
-    ------
-    IncompatibleConfig
-        When the model or the earlier fit has no day encoder, or their windows, encoder options or tensor
-        shapes differ.
+    ``window`` is W, the sessions of its windows. Raises `IncompatibleConfig` when the model or the earlier
+    fit has no day encoder, or their windows, encoder options or tensor shapes differ.
     """
     encoder, name = day_encoder(module), str(state.config["name"])
     entry = model_entry(name)

@@ -14,12 +14,7 @@ from features.information_coefficient import MIN_FIRMS
 def coefficients(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
     """Rank IC and IC of every date, float64 [2, B], by the definitions of `features.information_coefficient`.
 
-    Parameters
-    ----------
-    forecast_BN, target_BN
-        Forecasts and targets.
-    known_BN
-        bool, cells with a target; others do not enter. A forecast that is not finite counts as unknown.
+    Cells outside of ``known`` do not enter. A forecast that is not finite counts as unknown.
     """
     known_BN = known_BN & forecast_BN.isfinite()
     target_BN = target_BN.expand_as(known_BN)

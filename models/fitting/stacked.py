@@ -145,20 +145,10 @@ class DateTable:
 
 
 class Walk:
-    """Batch after batch of the rows of a table, as work of fixed shapes (`models.fitting.graphs`).
+    """Batch after batch of the rows [..., D] of a table, as work of fixed shapes (`models.fitting.graphs`).
 
-    Parameters
-    ----------
-    data
-        The panel.
-    table
-        Dates and firms of the rows, on the panel's device.
-    rows
-        Shape [..., D] of the rows of a walk.
-    batch
-        B. Except on a CPU, a short last batch is filled up with the first row, which does not count there.
-    horizons
-        Whether batches have targets of the shorter horizons.
+    The table is on the panel's device. A batch has B rows; except on a CPU, a short last one is filled up
+    with the first row, which does not count there. With ``horizons`` it has targets of the shorter horizons.
     """
 
     def __init__(
@@ -229,18 +219,9 @@ def gather(
 ) -> Cells:
     """Gather the firms in the places of some dates.
 
-    Parameters
-    ----------
-    date
-        int64 [..., B], sessions of the panel.
-    firm
-        int64 [..., B, P], panel columns.
-    there
-        bool, whether the firm is in the universe.
-    on_host
-        Dates and firms on the host; they are read if the panel is in its memory.
-    horizons
-        Whether to gather the targets of the shorter horizons.
+    Dates are sessions of the panel, int64 [..., B], and firms its columns, int64 [..., B, P], of which those
+    that are ``there`` are in the universe. ``on_host`` has both on the host; they are read if the panel is in
+    its memory. With ``horizons``, the targets of the shorter horizons are gathered too.
     """
     at = (date[..., None].expand_as(firm), firm)
     x, z = data.gather_inputs(*at, (on_host[0][..., None].expand_as(on_host[1]), on_host[1]))
@@ -281,21 +262,10 @@ class _Pass:
 class StackedSeeds:
     """The :class:`models.fitting.loop.Engine` of K >= 1 seeds with steps of one shape.
 
-    Parameters
-    ----------
-    modules
-        K modules of one architecture, on the data's device; trained in place.
-    data
-        The panel.
-    config
-        Options of training.
-    seeds
-        Each decides an order of dates and a draw of firms.
-    train
-        Training sessions. The largest number of firms on them fixes the number of places.
-    compiled
-        Whether training steps are compiled; dropout masks are then drawn by the compiled kernels and differ.
-        Validation is not compiled.
+    The K ``modules`` of one architecture, on the data's device, are trained in place. Each of ``seeds``
+    decides an order of dates and a draw of firms. The largest number of firms on the ``train`` sessions fixes
+    the number of places. With ``compiled``, the compiled kernels draw the dropout masks, which then differ;
+    validation is not compiled.
     """
 
     def __init__(

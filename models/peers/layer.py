@@ -303,17 +303,9 @@ class PeerLayer(Probed):
     ) -> tuple[Tensor, Tensor]:
         """Compute :meth:`forward` for B masks of the keys over U dates, B many to one; for few targets.
 
-        Keys and values are computed once per date. Group-pair biases are added to the logits, which for few
-        targets are fewer numbers than the columns that :meth:`forward` appends.
-
-        Parameters
-        ----------
-        targets, sources
-            Firms of U dates.
-        keys
-            Which sources each of the B masks keeps.
-        index_B
-            Date of each mask.
+        Keys and values are computed once per date, and ``index_B`` is the date of each mask. Group-pair
+        biases are added to the logits, which for few targets are fewer numbers than the columns that
+        :meth:`forward` appends.
         """
         assert not self.market_tokens, "messages of market tokens depend on the mask of the keys"
         q, k, v, scale = self._project_without_groups(targets, sources)
@@ -538,21 +530,9 @@ def nested_attention(
 ) -> Tensor:
     """Messages ``softmax(scale * q . k_j) v_j`` over the first p keys of an order and the null key.
 
-    Parameters
-    ----------
-    q_1HNd, k_1HKd, v_1HKd
-        Queries, keys and values of one date.
-    keep_11NK
-        bool; False masks a key for a query. The null key is not masked.
-    order_M
-        The M source firms in the order in which they join.
-    scale
-        Factor of the products.
-
-    Returns
-    -------
-    Tensor
-        [P, H, N, d], in the type of ``v``; the sums are float64.
+    Queries, keys and values are of one date. ``keep``, bool, masks a key for a query, and not the null key.
+    ``order`` are the M source firms as they join. Returns [P, H, N, d] in the type of ``v``; the sums are
+    float64.
     """
     logits_HNK = (scale * q_1HNd[0].double()) @ k_1HKd[0].double().transpose(-2, -1)
     logits_HNK = logits_HNK.masked_fill(~keep_11NK[0], -math.inf)

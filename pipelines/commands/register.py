@@ -23,18 +23,10 @@ from pipelines.train.trials import Scope, count_measured
 def register_config(config: Config, as_of: str | None = None, *, wait: bool = False) -> dict[str, Any]:
     """Seal what a config would run on the data of its lake, and say whether its test was opened before.
 
-    Returns
-    -------
-    dict
-        The entry of the chain, with ``first``, ``last`` and ``sessions`` of the test, ``folds``, ``folder``
-        of the chain, and ``late`` (what had opened the test, in words; empty if nothing had).
-
-    Raises
-    ------
-    ConfigError
-        If the folds have no test.
-    DataError
-        If the lake has no data, the registrations do not verify, or another process registers.
+    Returned is the entry of the chain, with ``first``, ``last`` and ``sessions`` of the test, ``folds``,
+    ``folder`` of the chain, and ``late`` (what had opened the test, in words; empty if nothing had).
+    ConfigError if the folds have no test; DataError if the lake has no data, the registrations do not verify,
+    or another process registers.
     """
     if config.folds.scheme == "live":
         raise ConfigError("folds.scheme is live, so there is no test to register; use walk-forward folds.")

@@ -49,19 +49,8 @@ _PUSH_SECONDS: Final = 60
 def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, now: dt.datetime) -> None:
     """Append the entry of a finished night; a repeated night that decided the same adds none.
 
-    Parameters
-    ----------
-    config, lake
-        The config of the nights and its lake, which has the night's signals and orders.
-    result, source
-        The night, whose folder has its files, and what it was decided from.
-    now
-        When it is sealed, in UTC.
-
-    Raises
-    ------
-    DataError
-        If ``record.jsonl`` cannot be read.
+    The lake has the night's signals and orders, and the night's folder its files. ``now`` is in UTC.
+    DataError if ``record.jsonl`` cannot be read.
     """
     decided = {
         "config": config.name,
@@ -120,19 +109,11 @@ def publish(config: Config, *, registered: bool = False) -> list[NightFinding]:
 def verify(config: Config, lake: Lake) -> dict[str, Any]:
     """Compare the records of the nights and of the registrations with their files, and with the lake.
 
-    Returns
-    -------
-    dict
-        config, folder, entries, first and last (sessions), head (the newest hash), in_time, sealed_again
-        (sessions of nights that were decided anew; the newest entry counts), registrations (folder, entries
-        and head of those in the output folder), and problems (sentences). A
-        night is in time if it was sealed, by its clock, at the latest on the session at which
-        its orders are traded. Without nights or registrations, first, last or head are None.
-
-    Raises
-    ------
-    DataError
-        If nothing was sealed, or a record cannot be read.
+    Returned are config, folder, entries, first and last (sessions), head (the newest hash), in_time,
+    sealed_again (sessions of nights that were decided anew; the newest entry counts), registrations (folder,
+    entries and head of those in the output folder), and problems (sentences). A night is in time if it was
+    sealed, by its clock, at the latest on the session at which its orders are traded. Without nights or
+    registrations, first, last or head are None. DataError if nothing was sealed, or a record cannot be read.
     """
     folder, registered = nights_folder(config), Path(config.output) / REGISTERED
     entries, registrations = read_entries(folder), read_entries(registered)
@@ -176,18 +157,11 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
 def evidence(config: Config, lake: Lake) -> dict[str, Any]:
     """Say what the nights that were sealed in time have earned, with intervals that hold on every night.
 
-    Returns
-    -------
-    dict
-        config, nights (sealed in time) and figures: for ``rank_ic`` (of the champion's signals) and
-        ``return`` (of the account, a session, after costs; it belongs to the newest night whose orders are
-        held) the number of sessions, the mean, the bounds of its confidence sequence (null before it has
-        any), and the first night at which these exclude zero, or null.
-
-    Raises
-    ------
-    DataError
-        If no night was sealed, or the record cannot be read.
+    Returned are config, nights (sealed in time) and figures: for ``rank_ic`` (of the champion's signals) and
+    ``return`` (of the account, a session, after costs; it belongs to the newest night whose orders are held)
+    the number of sessions, the mean, the bounds of its confidence sequence (null before it has any), and the
+    first night at which these exclude zero, or null. DataError if no night was sealed, or the record cannot
+    be read.
     """
     folder = nights_folder(config)
     entries = _sealed(folder)

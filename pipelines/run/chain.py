@@ -29,16 +29,9 @@ def read_entries(folder: Path) -> list[dict[str, Any]]:
 def append_entry(folder: Path, session: str, now: dt.datetime, content: Mapping[str, Any]) -> dict[str, Any]:
     """Append an entry and return it; the newest, if it is of the same session and content.
 
-    Parameters
-    ----------
-    folder
-        That of the chain; a folder named ``session`` in it has the files that are sealed.
-    session
-        The entry's name, which begins with a date and is not before those of earlier entries.
-    now
-        When it is sealed.
-    content
-        What is sealed, as plain JSON values; ``files`` maps names to the SHA-256 of their bytes.
+    ``session`` is the entry's name, which begins with a date and is not before those of earlier entries; the
+    files that are sealed are in the folder of that name. ``content`` are plain JSON values; its ``files`` map
+    names to the SHA-256 of their bytes.
     """
     entries = read_entries(folder)
     last: Mapping[str, Any] = entries[-1] if entries else {"number": 0, "session": "", "hash": FIRST}

@@ -44,25 +44,10 @@ def seal_registration(
 ) -> dict[str, Any]:
     """Append the entry of a run to the registrations of its output folder, and return it.
 
-    What is registered already gets no other entry: its first one is returned.
-
-    Parameters
-    ----------
-    run
-        What the config makes on the data of its lake; it need not be recorded.
-    tested
-        Fold -> its test sessions.
-    trials
-        Number of trials on the run's market that were measured on sessions of the test.
-    trained
-        Whether the run has forecast its test.
-    now
-        When it is registered.
-
-    Raises
-    ------
-    DataError
-        If the registrations do not verify.
+    What is registered already gets no other entry: its first one is returned. The run is what the config
+    makes on the data of its lake, and need not be recorded; ``trained`` is whether it has forecast its test.
+    ``tested`` has the test sessions of each fold, and ``trials`` is the number of trials on the run's market
+    that were measured on sessions of the test. DataError if the registrations do not verify.
     """
     folder = run.folder.parent / FOLDER
     if broken := _broken(folder):

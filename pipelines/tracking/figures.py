@@ -96,17 +96,8 @@ def fold_table(
 ) -> pl.DataFrame:
     """Table of every model and fold: dates, validation, test at the tradable delay, seconds.
 
-    Parameters
-    ----------
-    folds, scores
-        The run's table of folds, and the validation scores of its tasks.
-    seconds
-        Model -> fold -> seconds of computing.
-    evaluation
-        The newest evaluation; None: the columns of the test are null.
-    tested_once
-        Whether a date is tested by one fold. Otherwise the forecasts of a date are not those of each fold,
-        and the columns of the test are null.
+    ``seconds`` of computing are by model and fold. The columns of the test are null without an evaluation,
+    and where a date is not tested by one fold alone: its forecasts are not those of each fold then.
     """
     means = scores.group_by("model", "fold", maintain_order=True).agg(
         pl.col("valid_rank_ic", "valid_ic").mean(), pl.len().alias("seeds")

@@ -23,10 +23,7 @@ _COLUMNS: Final = {
 def given_trades(config: Config) -> pl.DataFrame | None:
     """Read the file that says which trades the account has made; None if the config names none.
 
-    Raises
-    ------
-    DataError
-        If the file is missing or wrong, as for `read_trades`.
+    DataError if the file is missing or wrong, as for `read_trades`.
     """
     kind, account = filled_by(config), config.nightly.account
     path = account.fills or account.positions
@@ -40,11 +37,7 @@ def read_trades(path: Path, kind: Literal["fills", "positions"], setting: str) -
 
     Returned are these columns and ``line``, the number of each row's line; a fee that is left out is 0, and
     so is the price of a fill of 0 shares, which books a fee alone. A file with a header and no rows is valid.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, lacks a column, or a line is wrong; the sentence names the line.
+    DataError if the file is missing, lacks a column, or a line is wrong; the sentence names the line.
     """
     needed = _COLUMNS[kind]
     if not path.is_file():
