@@ -189,8 +189,6 @@ def migrated_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def untracked() -> Iterator[None]:
     """Track no run: that takes a third of the time of a tiny one, and has tests of its own."""
-    import pipelines.nightly.spool  # noqa: F401 (it keeps the function that it imports, so not the patched one)
-
     with pytest.MonkeyPatch.context() as patched:
         for name in ("_begin", "log_run"):
             patched.setattr(f"pipelines.tracking.runs.{name}", lambda *_, **__: None)

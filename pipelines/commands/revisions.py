@@ -42,7 +42,7 @@ from pipelines.format import json_rows
 from pipelines.lake.corrections import Tables, corrections, filed_and_restated, mixed
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import KNOWN_FROM
-from pipelines.lake.versions import commits, ingested_states
+from pipelines.lake.versions import commits, lake_states
 from pipelines.nightly.monitor.checks import differing_dates
 from pipelines.progress import Progress
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
@@ -348,10 +348,8 @@ def _versions(lake: Lake, run: RecordedRun, since: str | None, *, with_inputs: b
     """Versions of the lake, from that of the run or from another one to the newest, each once."""
     first = dict(run.versions) if since is None else input_versions(lake, since)
     views = {name: lake.storage.view(name) for name in ((*_READ, "inputs") if with_inputs else _READ)}
-    states = ingested_states({name: commits(view) for name, view in views.items() if view is not None})
-    if since is not None and since.strip().isdigit():  # the same prices, without what the next ingest wrote
-        first = next((one for one in states if one["prices"] == first["prices"]), first)
-    later = [one for one in states if one["prices"] >= first["prices"]]
+    histories = {name: commits(view) for name, view in views.items() if view is not None}
+    later = [one for one in lake_states(histories) if one["prices"] >= first["prices"]]
     kept = [{name: one[name] for name in views if name in one} for one in (first, *later)]
     return [one for at, one in enumerate(kept) if one not in kept[:at]]
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import uuid
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -173,16 +174,21 @@ class _Committer:
         return _Prepared(checked, inspected, plans, now)
 
     def commit(self, delivered: SourceTables) -> None:
-        """Check a delivery, then write the source's notes, the flags, the quarantine and the tables."""
+        """Check a delivery, then write the source's notes, the flags, the quarantine and the tables.
+
+        Flags come before prices: a process that is killed in between leaves no unflagged prices.
+        """
         ready = self.prepare(delivered)
         checked, inspected, now = ready.checked, ready.inspected, ready.now
+        delivery = uuid.uuid4().hex
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
-        record_source(self._lake, self._source, delivered.market, self._notes, delivered.hazards)
-        self._lake.upsert("flags", inspected.flags)
-        self._lake.upsert("quarantine", quarantine_changes(self._lake, checked, now, complete=self._complete))
+        record_source(self._lake, self._source, delivered, self._notes, delivery)
+        self._lake.upsert("flags", inspected.flags, delivery=delivery)
+        rejected = quarantine_changes(self._lake, checked, now, complete=self._complete)
+        self._lake.upsert("quarantine", rejected, delivery=delivery)
         for table, plan in ready.plans.items():
-            counts = self._lake.apply(plan)
+            counts = self._lake.apply(plan, delivery)
             if table == "gaps" or (table not in checked and not counts.withdrawn):
                 continue
             result = checked.get(table, _NOTHING)
@@ -438,12 +444,12 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 
 
 def record_source(
-    lake: Lake, source: str, market: Mapping[str, Setting], notes: Iterable[str], hazards: Iterable[str]
+    lake: Lake, source: str, delivered: SourceTables, notes: Iterable[str], delivery: str
 ) -> None:
     """Store a source's notes, which replace earlier ones, and hazards, which replace those of like words."""
     stored = _stored(lake, source) or {}
-    names = json.dumps(dict(market), sort_keys=True)
-    all_hazards = (*json.loads(stored.get("hazards", "[]")), *hazards)
+    names = json.dumps(dict(delivered.market), sort_keys=True)
+    all_hazards = (*json.loads(stored.get("hazards", "[]")), *delivered.hazards)
     hazards_by_text = {_NUMBER.sub("#", hazard): hazard for hazard in all_hazards}
     row = {
         "source": [source],
@@ -451,7 +457,7 @@ def record_source(
         "hazards": [json.dumps(list(hazards_by_text.values()))],
         "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
     }
-    lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}))
+    lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}), delivery=delivery)
 
 
 def own_rows(table: str) -> pl.Expr:

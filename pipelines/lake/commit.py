@@ -18,12 +18,9 @@ from deltalake.exceptions import CommitFailedError
 
 from pipelines.lake.schemas import STAMPS, empty, keys
 from pipelines.lake.storage import FILE_BYTES, Storage
-from pipelines.lake.versions import data_version
+from pipelines.lake.versions import DELIVERY, data_version
 
 _WITHDRAWN: Final = ":gone"  # column of a merge's source that marks the keys to withdraw
-_ONE_COMMIT: Final = CommitProperties(max_commit_retries=0)
-"""Commit exactly on top of the version that was compared. Otherwise deltalake would rebase an append onto a
-concurrent commit, and a key added by both would be stored twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +60,13 @@ def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: 
     return UpsertPlan(table, rows, scope, changes, target)
 
 
-def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
+def commit(storage: Storage, plan: UpsertPlan, delivery: str | None = None) -> UpsertCounts:
     """Write a plan's changes in one commit; CommitFailedError if another writer was faster."""
+    # Exactly on top of the version that was compared: deltalake would otherwise rebase an append onto a
+    # concurrent commit, and a key added by both would be stored twice.
+    properties = CommitProperties(
+        custom_metadata=None if delivery is None else {DELIVERY: delivery}, max_commit_retries=0
+    )
     new, changed, withdrawn = plan.changes.new, plan.changes.changed, plan.changes.withdrawn
     target = plan.target
     if target is None:
@@ -86,7 +88,7 @@ def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
                 source_alias="source",
                 target_alias="target",
                 merge_schema=widen,
-                commit_properties=_ONE_COMMIT,
+                commit_properties=properties,
             )
             .when_matched_delete(f'source."{_WITHDRAWN}"')
             .when_matched_update_all(except_cols=[_WITHDRAWN])
@@ -100,7 +102,7 @@ def commit(storage: Storage, plan: UpsertPlan) -> UpsertCounts:
             mode="append",
             schema_mode="merge" if widen else None,
             target_file_size=FILE_BYTES,
-            commit_properties=_ONE_COMMIT,
+            commit_properties=properties,
         )
     storage.keep(plan.table, target)
     version = data_version(target) or None

@@ -31,6 +31,7 @@ from pipelines.lake.versions import (
     TableVersion,
     commits,
     data_version,
+    lake_states,
     layout_version,
     parse_as_of,
     version_at,
@@ -161,19 +162,14 @@ class Lake:
                     f"the lake {self.root} held no prices at {version_or_time:%Y-%m-%d %H:%M:%S} UTC; its "
                     f"first were committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
                 )
-            moment, before = version_or_time, False
-        else:
-            if not 0 < version_or_time <= histories["prices"][-1].version:
-                raise DataError(
-                    f"the prices of the lake {self.root} have no version {version_or_time}; they have "
-                    f"{prices[0].version} to {prices[-1].version} (write dates as 2024-01-31)"
-                )
-            later = [commit.at for commit in prices if commit.version > version_or_time]
-            moment, before = (later[0], True) if later else (max(h[-1].at for h in histories.values()), False)
-        versions = {table: version_at(h, moment, before=before) for table, h in histories.items()}
-        if not isinstance(version_or_time, datetime):  # two commits may share a millisecond
-            versions["prices"] = max(commit.version for commit in prices if commit.version <= version_or_time)
-        return {table: version for table, version in versions.items() if version is not None}
+            versions = {table: version_at(history, version_or_time) for table, history in histories.items()}
+            return {table: version for table, version in versions.items() if version is not None}
+        if not prices[0].version <= version_or_time <= histories["prices"][-1].version:
+            raise DataError(
+                f"the prices of the lake {self.root} have no version {version_or_time}; they have "
+                f"{prices[0].version} to {prices[-1].version} (write dates as 2024-01-31)"
+            )
+        return [state for state in lake_states(histories) if state["prices"] <= version_or_time][-1]
 
     def read(
         self,
@@ -234,6 +230,7 @@ class Lake:
         frame: pl.DataFrame,
         released: Collection[str] = (),
         scope: pl.Expr | None = None,
+        delivery: str | None = None,
     ) -> UpsertCounts:
         """Add rows with a new key, replace rows that differ, and withdraw others, in one commit.
 
@@ -254,6 +251,9 @@ class Lake:
         scope
             Boolean expression over the table's columns: stored rows for which it is true are withdrawn unless
             the frame contains their key. None: nothing is withdrawn.
+        delivery
+            Recorded with the commit. Commits of one delivery are together in or not in a state of the lake
+            (`versions_as_of`).
 
         Raises
         ------
@@ -263,7 +263,7 @@ class Lake:
             If the location holds something other than a Delta table or a table with other columns
             (`pipelines.lake.storage.Storage.scan`), or if other writers committed first in every attempt.
         """
-        return self.apply(self.plan(table, frame, released, scope))
+        return self.apply(self.plan(table, frame, released, scope), delivery)
 
     def plan(
         self,
@@ -279,11 +279,11 @@ class Lake:
         rows = frame.valid if isinstance(frame, Checked) else require(table, frame, released)
         return compare_with_table(self.storage, table, in_order(table, rows), scope)
 
-    def apply(self, plan: UpsertPlan) -> UpsertCounts:
+    def apply(self, plan: UpsertPlan, delivery: str | None = None) -> UpsertCounts:
         """Commit a plan; if another writer committed first, compare again and commit on top (`upsert`)."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return commit(self.storage, plan)
+                return commit(self.storage, plan, delivery)
             except CommitFailedError:
                 if attempt < _ATTEMPTS:
                     self._wait(plan.table, attempt)

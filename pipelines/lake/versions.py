@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote
@@ -26,15 +25,21 @@ from pipelines.errors import ConfigError
 from pipelines.lake.storage import Storage
 
 _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
+DELIVERY: Final = "peerglass.delivery"
+"""Key of a commit's metadata (protocol of Delta: "Commit Provenance Information")."""
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """One entry of a table's log, with a time in UTC that never goes back; version 0 creates the table."""
+    """One entry of a table's log, with a time in UTC that never goes back; version 0 creates the table.
+
+    ``delivery`` is the same for all commits of one delivery by a source; None for other commits.
+    """
 
     version: int
     at: datetime
     changed_rows: bool
+    delivery: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,7 @@ def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
         if stamp is not None:
             latest = max(latest, datetime.fromtimestamp(stamp / 1000, UTC))
         changed = entry.get("operation") not in _MOVES_ROWS_ONLY
-        history.append(Commit(int(entry["version"]), latest, changed))
+        history.append(Commit(int(entry["version"]), latest, changed, entry.get(DELIVERY)))
     return history
 
 
@@ -96,33 +101,39 @@ def layout_version(opened: DeltaTable, version: int) -> int:
     return same
 
 
-def version_at(history: Sequence[Commit], moment: datetime, *, before: bool = False) -> int | None:
-    """Return the newest version that changed rows at or before a time (strictly before, if ``before``)."""
-    changes = (commit for commit in reversed(history) if commit.changed_rows and commit.version > 0)
-    seen = (commit for commit in changes if (commit.at < moment if before else commit.at <= moment))
-    return next((commit.version for commit in seen), None)
+def version_at(history: Sequence[Commit], moment: datetime) -> int | None:
+    """Return the newest version that changed rows at or before a time; None if there was none."""
+    return _newest(commit for commit in history if commit.at <= moment)
 
 
-def ingested_states(histories: Mapping[str, Sequence[Commit]]) -> list[dict[str, int]]:
-    """Return the versions of tables as each commit of prices left them, the oldest first.
+def lake_states(histories: Mapping[str, Sequence[Commit]]) -> list[dict[str, int]]:
+    """Return the versions of all tables while each version of the prices was the newest, the oldest first.
 
-    An ingest commits flags and gaps before the prices that they belong to. Between two commits of prices, the
-    next ingest therefore begins after the longest pause between the commits of all tables.
+    A state ends before the first commit of the delivery that brings the next version of the prices, because a
+    delivery commits flags and gaps before the prices that they belong to. A commit that names no delivery is
+    placed by its time.
     """
-    changes = {
-        name: [one for one in history if one.changed_rows and one.version > 0]
-        for name, history in histories.items()
-    }
-    times, prices = sorted(one.at for history in changes.values() for one in history), changes["prices"]
-    ends = [times[-1]]
-    for own, after in pairwise(reversed(prices)):
-        between = [at for at in times if after.at <= at <= own.at]
-        ends.append(max(pairwise(between), key=lambda pair: pair[1] - pair[0])[0])
-    states = []
-    for own, end in zip(prices, reversed(ends), strict=True):
-        found = {name: version_at(history, end) for name, history in changes.items()}
-        states.append({name: one for name, one in found.items() if one is not None} | {"prices": own.version})
-    return states
+    prices = [one for one in histories["prices"] if one.changed_rows and one.version > 0]
+    found = []
+    for own, after in zip(prices, [*prices[1:], None], strict=True):
+        state = {
+            name: _newest(one for one in history if after is None or _is_before(one, after))
+            for name, history in histories.items()
+        }
+        known = {name: version for name, version in state.items() if version is not None}
+        found.append({**known, "prices": own.version})  # two commits may share a millisecond
+    return found
+
+
+def _is_before(commit: Commit, next_prices: Commit) -> bool:
+    """Whether a commit was made before the next version of the prices, and not by its delivery."""
+    same = commit.delivery is not None and commit.delivery == next_prices.delivery
+    return commit.at < next_prices.at and not same
+
+
+def _newest(history: Iterable[Commit]) -> int | None:
+    changed = (one.version for one in history if one.changed_rows and one.version > 0)
+    return max(changed, default=None)
 
 
 def parse_as_of(text: str) -> int | datetime:

@@ -22,7 +22,7 @@ from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, p
 from pipelines.nightly.versions import aliases, open_version
 from pipelines.progress import Progress
 from pipelines.run.record import git_commit
-from pipelines.tracking.runs import TrackedNight, log_night, log_run
+from pipelines.tracking import runs as tracking
 from pipelines.tracking.store import NOTE_TAG, commit_tags, set_aliases, who_and_what
 
 
@@ -44,12 +44,12 @@ def _spool_file(config: Config, session: dt.date) -> Path:
     return nights_folder(config) / "spool" / f"{session.isoformat()}.json"
 
 
-def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]:
+def spooled(config: Config, notify: Callable[[str], None]) -> list[tracking.TrackedNight]:
     """Return the records that wait, oldest first; a damaged one is renamed, and ``notify`` hears of it."""
     records = []
     for path in sorted((nights_folder(config) / "spool").glob("*.json")):
         try:
-            night = TrackedNight.model_validate_json(path.read_bytes())
+            night = tracking.TrackedNight.model_validate_json(path.read_bytes())
             if (night.config, night.session.isoformat()) != (config.name, path.stem):
                 raise ValueError(f"it is that of {night.config}, night of {night.session}")
         except ValueError as error:
@@ -69,7 +69,7 @@ def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
     waiting = spooled(config, progress.note)
     with progress.stage("track"):
         for night in waiting:
-            log_night(config, night, nights_folder(config))
+            tracking.log_night(config, night, nights_folder(config))
             _spool_file(config, night.session).unlink(missing_ok=True)
     versions = mirror_aliases(config, lake, progress)
     return Synced(tuple(night.session for night in waiting), versions)
@@ -83,7 +83,7 @@ def describe_synced(synced: Synced, config: Config) -> str:
     return f"{config.name}: {nights} sent{span}; versions with an alias: {versions}."
 
 
-def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> TrackedNight:
+def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> tracking.TrackedNight:
     """Summarise a night for the tracking store: figures as metrics, the folder's files as artifacts."""
     levels = Counter(finding.level for finding in result.findings)
     metrics = {
@@ -111,7 +111,7 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
     versions = {"champion": result.champion, "challenger": result.challenger}
     tags = {alias: str(version) for alias, version in versions.items() if version is not None}
     files = (path for path in sorted(result.folder.rglob("*")) if path.is_file())
-    return TrackedNight(
+    return tracking.TrackedNight(
         config=result.config,
         session=result.session,
         ended_at=ended_at,
@@ -159,7 +159,7 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
             except DataError as error:
                 progress.note(f"{error} It is not sent to the tracking store.")
                 continue
-            log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
+            tracking.log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
         pairs = {alias: None if one is None else (one.run_id, one.model) for alias, one in named.items()}
         set_aliases(config, {str(alias): pair for alias, pair in pairs.items()})
     return versions

@@ -199,6 +199,21 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
     assert lake.read("truth_edges")["explained"].to_list() == [True]
 
 
+def test_as_of_a_version_of_the_prices_is_the_lake_that_its_ingest_left(tmp_path: Path) -> None:
+    """Flags and the quarantine are committed before the prices that they belong to."""
+    lake, left = Lake(tmp_path / "lake"), []
+    for at in range(3):
+        closes = [10 + at + day / 1000 for day in range(60)]
+        closes[20 + 5 * at] *= 3  # a spike that reverts
+        firms = {"ticker": ["AAA"], "valid_from": [date(2024, 1, 2)], "name": [f"name {at}"]}
+        prices = pl.concat([bars("AAA", *closes), bars("BBB", -1.0 - at)])
+        ingest(Given(prices=prices, securities=pl.DataFrame(firms)), lake)
+        left.append(lake.versions())
+    assert [one["prices"] for one in left] == [1, 2, 3]
+    assert len({one["flags"] for one in left}) == len({one["quarantine"] for one in left}) == 3
+    assert [lake.versions_as_of(str(one["prices"])) for one in left] == left
+
+
 def test_a_source_that_delivers_pipeline_tables_is_a_bug(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="a source must deliver prices"):
         ingest(Given(forecasts=pl.DataFrame()), Lake(tmp_path))

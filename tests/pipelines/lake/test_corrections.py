@@ -9,7 +9,6 @@ from polars.testing import assert_frame_equal
 
 from pipelines.lake.corrections import corrections, filed_and_restated, mixed
 from pipelines.lake.schemas import empty
-from pipelines.lake.versions import Commit, ingested_states
 
 DAYS = [dt.date(2024, 1, day) for day in (2, 3, 4)]
 STAMP = dt.datetime(2024, 2, 1, tzinfo=dt.UTC)
@@ -85,20 +84,3 @@ def test_statements_of_other_spans_are_no_restatements() -> None:
     first, last = filed_and_restated(table)
     shown = [frame.sort("months").select("months", "known_at", "value").rows() for frame in (first, last)]
     assert shown == [[(3, later, 9.0), (12, filed, 40.0)], [(3, later, 9.0), (12, filed, 38.0)]]
-
-
-def test_flags_that_an_ingest_commits_before_its_prices_are_of_its_state() -> None:
-    def history(*seconds: float, moved: int = 0) -> list[Commit]:
-        times = [STAMP, *(STAMP + dt.timedelta(seconds=one) for one in seconds)]
-        return [Commit(version, at, version not in (0, moved)) for version, at in enumerate(times)]
-
-    histories = {
-        "prices": history(1, 101, 200, 301, moved=3),  # the third commit only compacts
-        "flags": history(0.5, 100.5, 102, 300.5),
-        "fundamentals": history(2, 150),  # a supplement between two ingests
-    }
-    assert ingested_states(histories) == [
-        {"prices": 1, "flags": 1, "fundamentals": 1},
-        {"prices": 2, "flags": 3, "fundamentals": 2},
-        {"prices": 4, "flags": 4, "fundamentals": 2},
-    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pipelines.dataset.tables import input_versions
 from pipelines.errors import ConfigError, DataError
 from pipelines.evaluate_file import MeasureOptions, measure_file
 from pipelines.lake.lake import Lake
+from pipelines.lake.versions import Commit, lake_states
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import prepare_run
@@ -75,6 +77,29 @@ def test_run_and_tune_as_of_a_version_ingest_nothing(twice: Path, capsys: pytest
     )
     assert searched.exit_code == 0
     assert any("as of 1: prices version 1" in line for line in searched.stderr.splitlines())
+
+
+def test_a_state_ends_before_the_delivery_of_the_next_prices() -> None:
+    stamp = dt.datetime(2024, 2, 1, tzinfo=dt.UTC)
+
+    def history(*commits: tuple[float, str | None], moved: int = 0) -> list[Commit]:
+        made = [(0.0, None), *commits]
+        return [
+            Commit(version, stamp + dt.timedelta(seconds=at), version not in (0, moved), delivery)
+            for version, (at, delivery) in enumerate(made)
+        ]
+
+    histories = {
+        "prices": history((1, "a"), (101, "b"), (200, None), (301, "c"), moved=3),  # the third only compacts
+        "flags": history((0.5, "a"), (100.5, "b"), (102, None), (300.5, "c")),  # 102: of the coverage after b
+        "fundamentals": history((2, "a"), (150, "x"), (303, "c")),  # 150: a supplement between two ingests
+        "quarantine": history((300.6, None)),  # by a lake's older writer, which named no delivery
+    }
+    assert lake_states(histories) == [
+        {"prices": 1, "flags": 1, "fundamentals": 1},
+        {"prices": 2, "flags": 3, "fundamentals": 2, "quarantine": 1},
+        {"prices": 4, "flags": 4, "fundamentals": 3, "quarantine": 1},
+    ]
 
 
 def measured_at(config: Path, as_of: str | None) -> dict[str, Any]:

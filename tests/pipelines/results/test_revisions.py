@@ -7,6 +7,7 @@ import functools
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,15 +22,18 @@ from command import Call, command
 from counted import trial_count
 from growing_lakes import Tables, deliver, sessions_of
 
-from pipelines.commands.revisions import FIGURES
+from pipelines.commands.revisions import FIGURES, RevisionOptions, measure_revisions
+from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import build_dataset
 from pipelines.dataset.tables import read_market_tables
+from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.results.evaluate import evaluate, forecasts_to_arrays
 from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import newest_evaluation
 from pipelines.run.record import RecordedRun, open_run
+from pipelines.stages import backtest_run, train_config
 from pipelines.train.task import collect_arrays, to_tensors
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -40,34 +44,37 @@ FEATURES = {"window": 5, "characteristics": ["momentum_63", "return_1", "book_to
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the lake and the run that all tests of the module share."""
-    return tmp_path_factory.mktemp("revisions")
-
-
-@pytest.fixture
-def peerglass(
-    folder: Path,
-    tiny: dict[str, Any],
+def measured_run(
+    tmp_path_factory: pytest.TempPathFactory,
+    tiny_settings: Mapping[str, Any],
     tiny_tables: Tables,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> Call:
-    """The command line, in a folder with a measured run of ridge on the sessions up to the 300th."""
-    monkeypatch.chdir(folder)
-    call = command(monkeypatch, capfd)
-    if not Path("tiny.yaml").is_file():
-        settings = {**tiny, "output": "data/runs", "models": {"ridge": {}}}
+    untracked: None,
+) -> Path:
+    """A folder with a measured run of ridge on the sessions up to the 300th, and a copy beside it."""
+    folder = tmp_path_factory.mktemp("revisions") / "measured"
+    folder.mkdir()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        settings = {**tiny_settings, "output": "data/runs", "models": {"ridge": {}}}
         Path("tiny.yaml").write_text(
             yaml.safe_dump({**settings, "features": FEATURES, "label": LABEL}, sort_keys=False)
         )
         deliver(Lake("lake"), tiny_tables, sessions_of(tiny_tables)[299])
-        assert call("train", "tiny.yaml").code == 0
-        unmeasured = call("revisions", "latest")
-        assert unmeasured.code == 3
-        assert "has not been measured yet; run 'peerglass backtest" in unmeasured.err
-        assert call("backtest", "latest").code == 0
-    return call
+        run = train_config(load_config(Path("tiny.yaml")))
+        with pytest.raises(DataError, match="has not been measured yet; run 'peerglass backtest"):
+            measure_revisions(run, Path("data/runs"), RevisionOptions())
+        backtest_run(run, [], Path("data/runs"), echo=lambda _: None)
+    shutil.copytree(folder, folder.with_name("copy"))
+    return folder
+
+
+@pytest.fixture
+def peerglass(measured_run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Call:
+    """The command line, in the folder with the measured run as it was first: a run records absolute paths."""
+    shutil.rmtree(measured_run)
+    shutil.copytree(measured_run.with_name("copy"), measured_run)
+    monkeypatch.chdir(measured_run)
+    return command(monkeypatch, capfd)
 
 
 def found(call: Call, *options: str) -> dict[str, Any]:
@@ -213,6 +220,7 @@ def test_statements_as_restated_against_as_filed(peerglass: Call) -> None:
 def test_planted_corrections_have_their_shares(peerglass: Call, tiny_tables: Tables) -> None:
     days, measured = sessions_of(tiny_tables), Measured.latest()
     firms = listed(tiny_tables)
+    deliver(Lake("lake"), tiny_tables, days[309])  # the second version of the prices
     planted = {firms[0]: (days[230], 1.3), firms[2]: (days[250], 0.8), firms[3]: (days[270], 1.15)}
     for ticker, (day, factor) in planted.items():
         correct(ticker, day, factor)
@@ -264,8 +272,8 @@ def test_planted_corrections_have_their_shares(peerglass: Call, tiny_tables: Tab
 @pytest.mark.slow(5)
 def test_many_corrections_add_up_and_have_errors(peerglass: Call, tiny_tables: Tables) -> None:
     days, firms = sessions_of(tiny_tables), listed(tiny_tables)
-    for at, ticker in enumerate(firms[4:9]):
-        correct(ticker, days[225 + 9 * at], 1.1)
+    for at, ticker in enumerate(firms[:8]):
+        correct(ticker, days[230], 1.5 + 0.1 * at)  # on one day, so that they interact
     lake = Lake("lake")
     sector = lake.read("securities").filter(pl.col("ticker") == firms[0]).head(1)
     lake.upsert("securities", sector.with_columns(sector=pl.lit("Other")))
@@ -296,6 +304,8 @@ def test_a_correction_that_is_taken_back_has_no_share(peerglass: Call, tiny_tabl
 @pytest.mark.slow(5)
 def test_renamed_firms_and_versions_that_are_gone(peerglass: Call, tiny_tables: Tables) -> None:
     days, firms = sessions_of(tiny_tables), listed(tiny_tables)
+    correct(firms[0], days[230], 1.3)
+    correct(firms[1], days[250], 0.8)
     before = found(peerglass)["revisions"]
     name = {"ticker": [firms[0]], "from_date": [days[303]], "new_ticker": ["RNMD"]}
     Lake("lake").upsert("renames", pl.DataFrame(name))
