@@ -25,10 +25,8 @@ from models.spec import Shape, firm_key
 class EqualDates:
     """Dates of a batch that are equal in some inputs; what depends on these alone is computed once."""
 
-    first_U: Tensor
-    """int64, one date for each of the U different inputs."""
-    index_B: Tensor
-    """int64, which of them each date has."""
+    first_U: Tensor  # int64, one date for each of the U different inputs
+    index_B: Tensor  # int64, which of them each date has
 
     @classmethod
     def of(cls, label_B: Tensor) -> EqualDates:
@@ -43,19 +41,18 @@ class EqualDates:
 class Ablation:
     """Inputs that an explainer removes from a forward pass; ``None`` removes nothing."""
 
+    # bool; False removes the day for every firm. The day encoder masks it as a key, and sets its values to
+    # zero where the day is a query or enters linearly, so the forecast does not depend on the day.
     days_keep_BW: Tensor | None = None
-    """bool; False removes the day for every firm. The day encoder masks it as a key, and sets its values to
-    zero where the day is a query or enters linearly, so the forecast does not depend on the day."""
+    # bool; False masks firm j as a key for all other firms. The forecast of firm j itself still uses its own
+    # information, which does not pass through peer attention.
     peers_keep_BN: Tensor | None = None
-    """bool; False masks firm j as a key for all other firms. The forecast of firm j itself still uses its own
-    information, which does not pass through peer attention."""
-    tokens_keep_BG: Tensor | None = None
-    """bool; False masks market token g as a key for all firms."""
+    tokens_keep_BG: Tensor | None = None  # bool; False masks market token g as a key for all firms
+    # which dates have the same windows and ablated days; None: all may be different
     windows: EqualDates | None = None
-    """Which dates have the same windows and ablated days; None: all may be different."""
+    # which dates have the same windows, ablated days and characteristics, so that they differ in ablated
+    # peers and tokens only; None: all may be different
     inputs: EqualDates | None = None
-    """Which dates have the same windows, ablated days and characteristics, so that they differ in ablated
-    peers and tokens only; None: all may be different."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,33 +70,29 @@ class Batch:
     The firms of a date come first, in the panel's order; places after them are outside the universe.
     """
 
-    x_BNWC: Tensor
-    """float32, scaled channels of the W sessions up to each date; no NaN."""
+    x_BNWC: Tensor  # float32, scaled channels of the W sessions up to each date; no NaN
+    # float32, characteristics at the date, ranked to a normal within the date; unknown values are 0
     z_BNF: Tensor
-    """float32, characteristics at the date, ranked to a normal within the date; unknown values are 0."""
-    m_BN: Tensor
-    """bool, whether the firm is in the universe at the date."""
-    s_BN: Tensor
-    """int64, group code at the date; 0 means unknown."""
-    y_BN: Tensor
-    """float32, target, which is known only after the end of the label's span; NaN means unknown."""
+    m_BN: Tensor  # bool, whether the firm is in the universe at the date
+    s_BN: Tensor  # int64, group code at the date; 0 means unknown
+    y_BN: Tensor  # float32, target, which is known only after the end of the label's span; NaN means unknown
+    # int64, panel columns of the firms, in ascending order. [B, N] for several dates, where a place holds
+    # different firms on different dates.
     firms_N: Tensor
-    """int64, panel columns of the firms, in ascending order. [B, N] for several dates, where a place holds
-    different firms on different dates."""
+    # int64, :func:`firm_key` of each firm's name. A model uses it to find firms that its options name. 0 if
+    # the panel has no names; None if no names are needed.
     key_BN: Tensor | None = None
-    """int64, :func:`firm_key` of each firm's name. A model uses it to find firms that its options name. 0 if
-    the panel has no names; None if no names are needed."""
+    # whether all positions are computed, in the universe or not, so that no shape depends on values
     dense: bool = False
-    """Whether all positions are computed, in the universe or not, so that no shape depends on values."""
+    # float32, targets of the K - 1 horizons shorter than the label's, in ascending order; NaN means unknown.
+    # None if there are no shorter horizons.
     path_BNK: Tensor | None = None
-    """float32, targets of the K - 1 horizons shorter than the label's, in ascending order; NaN means unknown.
-    None if there are no shorter horizons."""
+    # float32, return that a holder earns over the label's span, as a fraction and without the target's
+    # transform; NaN means unknown. None: the target is that return.
     r_BN: Tensor | None = None
-    """float32, return that a holder earns over the label's span, as a fraction and without the target's
-    transform; NaN means unknown. None: the target is that return."""
+    # the cells of ``m_BN``, found on the host so that a GPU need not be waited for. They are used only with
+    # the very mask that they were found in; with another one, or None, the mask is searched.
     present: PresentCells | None = None
-    """The cells of ``m_BN``, found on the host so that a GPU need not be waited for. They are used only with
-    the very mask that they were found in; with another one, or None, the mask is searched."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,39 +115,34 @@ class PanelTensors:
     the same; they are gathered on the host and copied while the device computes the batch before.
     """
 
+    # float32, channels scaled with the statistics of a fold's training sessions; no NaN. S = W - 1 + T: the
+    # first W - 1 sessions are padding with zeros (the channels' mean). The window that ends at session t is
+    # therefore the contiguous block of W sessions that starts at index t of S. A single zero, expanded, if no
+    # model reads windows.
     history_NSC: Tensor
-    """float32, channels scaled with the statistics of a fold's training sessions; no NaN. S = W - 1 + T: the
-    first W - 1 sessions are padding with zeros (the channels' mean). The window that ends at session t is
-    therefore the contiguous block of W sessions that starts at index t of S. A single zero, expanded, if no
-    model reads windows."""
+    # float32, ranked to a normal within the date; no NaN. On a CPU these are the arrays that were given,
+    # without a copy where possible, so that processes share a memory-mapped file. Never write to it.
     characteristics_TNF: Tensor
-    """float32, ranked to a normal within the date; no NaN. On a CPU these are the arrays that were given,
-    without a copy where possible, so that processes share a memory-mapped file. Never write to it."""
-    mask_TN: Tensor
-    """bool, the universe."""
-    group_TN: Tensor
-    """int16, the panel's group code plus 1; 0 means unknown. Batches hold int64."""
-    target_TN: Tensor
-    """float32; NaN means unknown."""
-    key_N: Tensor
-    """int64, :func:`firm_key` of each firm's name; 0 if there are no names."""
-    shape: Shape
-    """The sizes that a model needs to be built for this panel."""
+    mask_TN: Tensor  # bool, the universe
+    group_TN: Tensor  # int16, the panel's group code plus 1; 0 means unknown. Batches hold int64.
+    target_TN: Tensor  # float32; NaN means unknown
+    key_N: Tensor  # int64, :func:`firm_key` of each firm's name; 0 if there are no names
+    shape: Shape  # the sizes that a model needs to be built for this panel
+    # float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
+    # if there are none.
     path_TNK: Tensor | None = None
-    """float32, targets of the horizons shorter than the label's, in ascending order; NaN means unknown. None
-    if there are none."""
+    # float32, returns over the label's span, for losses of a portfolio; None: the target is the return
     return_TN: Tensor | None = None
-    """float32, returns over the label's span, for losses of a portfolio; None: the target is the return."""
+    # copies batches to the device if ``history_NSC`` and ``characteristics_TNF`` are in the host's memory;
+    # None if they are on the device
     upload: Upload | None = None
-    """Copies batches to the device if ``history_NSC`` and ``characteristics_TNF`` are in the host's memory;
-    None if they are on the device."""
+    # scales the channels that windows give relative to their last session. Their values in ``history_NSC``
+    # are levels. None if there are none.
     relative: RelativeWindows | None = None
-    """Scales the channels that windows give relative to their last session. Their values in ``history_NSC``
-    are levels. None if there are none."""
+    # the universe, and its cells with a known target, as masks on the host. Which firms and cells a batch has
+    # is decided on them, so no step of training waits for the device.
     listed_TN: Tensor = field(init=False)
     known_TN: Tensor = field(init=False)
-    """The universe, and its cells with a known target, as masks on the host. Which firms and cells a batch
-    has is decided on them, so no step of training waits for the device."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "listed_TN", self.mask_TN.cpu())

@@ -80,10 +80,8 @@ class Ensemble(Registered):
 class Combination:
     """The weights of the members of an ensemble, and the line to the unit of the target."""
 
-    weights: tuple[float, ...]
-    """w: at least 0; their sum is 1."""
-    scales: tuple[float, ...]
-    """c."""
+    weights: tuple[float, ...]  # w: at least 0; their sum is 1
+    scales: tuple[float, ...]  # c
     line: Line
 
     @property

@@ -34,21 +34,16 @@ class NoTrainingSignal(ValueError):  # noqa: N818  (names the condition, as Stop
 class EpochRecord:
     """Scores of one epoch of a neural model, one ridge penalty, or one evaluation of LightGBM."""
 
-    epoch: int
-    """Index, from 0."""
+    epoch: int  # index, from 0
+    # mean loss of the epoch, in standard deviations of the training target; NaN if there is none
     train_loss: float
-    """Mean loss of the epoch, in standard deviations of the training target; NaN if there is none."""
-    valid_rank_ic: float
-    """Mean rank IC over the validation dates."""
-    lr: float
-    """Learning rate at the end of the epoch; 0 for ridge."""
-    seconds: float
-    """Wall-clock time of the epoch."""
-    valid_ic: float = math.nan
-    """Mean IC over the validation dates; NaN if it was not computed."""
+    valid_rank_ic: float  # mean rank IC over the validation dates
+    lr: float  # learning rate at the end of the epoch; 0 for ridge
+    seconds: float  # wall-clock time of the epoch
+    valid_ic: float = math.nan  # mean IC over the validation dates; NaN if it was not computed
+    # pinball score over the validation dates, in standard deviations of the training target; NaN without the
+    # quantile loss
     valid_pinball: float = math.nan
-    """Pinball score over the validation dates, in standard deviations of the training target; NaN without the
-    quantile loss."""
 
 
 OnEpoch = Callable[[EpochRecord], None]

@@ -130,10 +130,8 @@ class RelativeWindows:
     ``clip((x[w] / base[W - 1] - mean[w]) / std[w])``; 0 where either value is unknown, which in a panel is 0.
     """
 
-    on_C: Tensor
-    """bool, the channels that are relative; others are unchanged."""
-    base_C: Tensor
-    """int64, the channel that divides."""
+    on_C: Tensor  # bool, the channels that are relative; others are unchanged
+    base_C: Tensor  # int64, the channel that divides
     mean_WC: Tensor
     std_WC: Tensor
     clip: float

@@ -33,14 +33,13 @@ from models.forecasters.temporal_transformer import TemporalTransformer, Tempora
 class ModelEntry:
     """How to build a forecaster."""
 
+    # ``neural``: trained by the training loop; ``baseline``: has a fit method of its own; ``ensemble``:
+    # combines the forecasts of other entries of a config
     kind: Literal["neural", "baseline", "ensemble"]
-    """``neural``: trained by the training loop; ``baseline``: has a fit method of its own; ``ensemble``:
-    combines the forecasts of other entries of a config."""
-    config: type[Any]
-    """Class of the options."""
+    config: type[Any]  # class of the options
+    # the `Forecaster` or `Baseline`, built from its options and a shape; an ensemble is not built. The class
+    # says the rest (`models.forecaster.Registered`).
     build: type[Any]
-    """The `Forecaster` or `Baseline`, built from its options and a shape; an ensemble is not built. The class
-    says the rest (`models.forecaster.Registered`)."""
 
     @property
     def has_day_encoder(self) -> bool:

@@ -48,18 +48,13 @@ class IncompatibleConfig(ValueError):  # noqa: N818  (names the condition, as St
 class Shape:
     """Sizes of the batches that a model is built for."""
 
-    n_channels: int
-    """C, number of channels of a window."""
-    n_characteristics: int
-    """F, number of characteristics of a cross-section."""
-    window: int
-    """W, number of sessions of a window."""
-    n_groups: int
-    """Number of group codes, including code 0 (unknown): ``len(panel.groups_S) + 1``."""
+    n_channels: int  # C, number of channels of a window
+    n_characteristics: int  # F, number of characteristics of a cross-section
+    window: int  # W, number of sessions of a window
+    n_groups: int  # number of group codes, including code 0 (unknown): ``len(panel.groups_S) + 1``
+    # names of the F characteristics; may be empty if options refer to columns by index only
     characteristic_names: tuple[str, ...] = ()
-    """Names of the F characteristics; may be empty if options refer to columns by index only."""
-    n_horizons: int = 1
-    """K, number of horizons with a target: the shorter ones and, last, the label's."""
+    n_horizons: int = 1  # K, number of horizons with a target: the shorter ones and, last, the label's
 
     def __post_init__(self) -> None:
         for name in ("n_channels", "n_characteristics", "window", "n_groups"):

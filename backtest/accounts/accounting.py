@@ -259,12 +259,9 @@ class Course:
     0
     """
 
-    account: Account
-    """The account at the close of the last row."""
-    nav_T: FloatArray
-    """Net asset value at each close, shape (T,); row 0 is the start."""
-    ledger: pl.DataFrame
-    """Rows of `backtest.accounts.result.SCHEMA`, from row 1 on."""
+    account: Account  # the account at the close of the last row
+    nav_T: FloatArray  # net asset value at each close, shape (T,); row 0 is the start
+    ledger: pl.DataFrame  # rows of `backtest.accounts.result.SCHEMA`, from row 1 on
 
 
 def roll_forward(

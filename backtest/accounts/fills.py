@@ -31,12 +31,9 @@ class Fills:
     array([[1.]])
     """
 
-    bought_TN: FloatArray
-    """Shares that were bought, in the shares of the session; negative for sales."""
-    paid_TN: FloatArray
-    """Shares times price; negative for sales."""
-    fee_TN: FloatArray
-    """Fees; negative for rebates."""
+    bought_TN: FloatArray  # shares that were bought, in the shares of the session; negative for sales
+    paid_TN: FloatArray  # shares times price; negative for sales
+    fee_TN: FloatArray  # fees; negative for rebates
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,14 +47,10 @@ class SharePrices:
     array([[20.]])
     """
 
-    price_TN: FloatArray
-    """Value of a share at the close; NaN before the first known price."""
-    split_TN: FloatArray
-    """New shares per old share on the ex-date, 1 otherwise."""
-    dividend_TN: FloatArray
-    """Cash per share on the ex-date, after that day's split; 0 otherwise."""
-    gone_TN: BoolArray
-    """Whether holders have been paid out by the close."""
+    price_TN: FloatArray  # value of a share at the close; NaN before the first known price
+    split_TN: FloatArray  # new shares per old share on the ex-date, 1 otherwise
+    dividend_TN: FloatArray  # cash per share on the ex-date, after that day's split; 0 otherwise
+    gone_TN: BoolArray  # whether holders have been paid out by the close
 
 
 def share_prices(

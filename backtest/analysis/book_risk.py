@@ -21,17 +21,13 @@ GROUPS = "groups"
 class BookRisk:
     """Exposures and predicted variances of a book at the close of some sessions, after their trades."""
 
-    names: tuple[str, ...]
-    """``market``, the styles, and ``groups`` if the model has groups."""
-    session_P: IntArray
-    """Sessions of the book on which the book has a value and the model a covariance."""
+    names: tuple[str, ...]  # ``market``, the styles, and ``groups`` if the model has groups
+    session_P: IntArray  # sessions of the book on which the book has a value and the model a covariance
+    # weights times exposures, added up: the net weight for the market. For ``groups``, the largest absolute
+    # net weight of one.
     exposure_PQ: FloatArray
-    """Weights times exposures, added up: the net weight for the market. For ``groups``, the largest absolute
-    net weight of one."""
-    part_PQ: FloatArray
-    """Part of the variance that belongs to a factor, ``e_j (F e)_j`` with the exposures e."""
-    specific_P: FloatArray
-    """Variance that is specific to the firms, ``sum_i w_i^2 D_i``."""
+    part_PQ: FloatArray  # part of the variance that belongs to a factor, ``e_j (F e)_j`` with the exposures e
+    specific_P: FloatArray  # variance that is specific to the firms, ``sum_i w_i^2 D_i``
 
     @property
     def variance_P(self) -> FloatArray:  # noqa: N802  # a shape suffix

@@ -26,18 +26,15 @@ _SMALLEST = 1e-5  # share of the volume of nearly all orders at the smallest cap
 class CapacityPoint:
     """A book at one amount of capital."""
 
-    capital: float
-    """Value before the first session, in the currency of the prices. Profits stay invested."""
+    capital: float  # value before the first session, in the currency of the prices. Profits stay invested.
+    # `sharpe_net`, `annual_return_net`: after all costs, impact included
     sharpe_net: float
     annual_return_net: float
-    """`sharpe_net`, `annual_return_net`: after all costs, impact included."""
-    impact_bps_per_year: float
-    """Mean cost of impact, in basis points of NAV per year."""
+    impact_bps_per_year: float  # mean cost of impact, in basis points of NAV per year
+    # share of the daily dollar volume that 95% of the trades do not exceed: the trades of the ledger, scaled
+    # to the capital
     participation_p95: float
-    """Share of the daily dollar volume that 95% of the trades do not exceed: the trades of the ledger, scaled
-    to the capital."""
-    unfilled: float
-    """Mean one-way turnover per session that was ordered and not traded."""
+    unfilled: float  # mean one-way turnover per session that was ordered and not traded
 
 
 def capacity(

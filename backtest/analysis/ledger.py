@@ -22,21 +22,18 @@ from features.arrays import FloatArray, IntArray
 class LedgerRows:
     """Rows by session and firm; amounts are in units of the starting capital."""
 
+    # `session_R`, `firm_R`: indices of the book's sessions and of the panel's firms
     session_R: IntArray
     firm_R: IntArray
-    """`session_R`, `firm_R`: indices of the book's sessions and of the panel's firms."""
+    # `before_R`, `position_R`: value at the previous close after its trades, and at this close after trades
     before_R: FloatArray
     position_R: FloatArray
-    """`before_R`, `position_R`: value at the previous close after its trades, and at this close after
-    trades."""
-    trade_R: FloatArray
-    """Value that was bought; negative for a sale."""
+    trade_R: FloatArray  # value that was bought; negative for a sale
+    # profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``
     pnl_R: FloatArray
-    """Profit before costs, earned by ``before_R``, and in executions before the close by ``trade_R``."""
-    cost_R: FloatArray
-    """Costs of all kinds."""
+    cost_R: FloatArray  # costs of all kinds
+    # the part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest.
     holding_cost_R: FloatArray
-    """The part of them that ``before_R`` pays: borrow fee and interest. Trades pay the rest."""
 
 
 def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
@@ -124,13 +121,11 @@ COSTS = "costs"
 class Contribution:
     """What one part of a book earned, in fractions of the starting capital."""
 
-    by: str
-    """Partition: ``sector``, ``side``, ``factor`` or ``name``."""
-    key: str
-    """Part, such as a sector's name."""
+    by: str  # partition: ``sector``, ``side``, ``factor`` or ``name``
+    key: str  # part, such as a sector's name
+    # `gross`, `cost`: profit before costs, and costs
     gross: float
     cost: float
-    """`gross`, `cost`: profit before costs, and costs."""
 
     @property
     def net(self) -> float:

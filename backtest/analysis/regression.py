@@ -28,37 +28,27 @@ MIN_KNOWN = 0.8
 class Term:
     """A regressor of a factor regression."""
 
-    name: str
-    """``alpha`` or a factor."""
-    coefficient: float
-    """Alpha per year, or a beta."""
-    error: float
-    """Newey-West standard error, in the unit of the coefficient."""
+    name: str  # ``alpha`` or a factor
+    coefficient: float  # alpha per year, or a beta
+    error: float  # Newey-West standard error, in the unit of the coefficient
+    # `t`, `p_value`: ``coefficient / error`` and its two-sided p-value; NaN if the factors leave no residual
     t: float
     p_value: float
-    """`t`, `p_value`: ``coefficient / error`` and its two-sided p-value; NaN if the factors leave no
-    residual."""
-    variance_share: float
-    """``beta cov(f, y) / var(y)``; these add up to R2. NaN for alpha."""
+    variance_share: float  # ``beta cov(f, y) / var(y)``; these add up to R2. NaN for alpha.
+    # ``beta mean(f)`` times the periods per year: what the factor earned. With alpha these add up to the
+    # book's mean return per year.
     per_year: float
-    """``beta mean(f)`` times the periods per year: what the factor earned. With alpha these add up to the
-    book's mean return per year."""
 
 
 @dataclass(frozen=True, slots=True)
 class FactorRegression:
     """Result of `factor_regression`."""
 
-    terms: tuple[Term, ...]
-    """Alpha, then the factors."""
-    r2: float
-    """Share of the variance that the factors explain."""
-    n: int
-    """Sessions used."""
-    lags: int
-    """Newey-West lags."""
-    mean_per_year: float
-    """Mean return of the book on these sessions, times the periods per year."""
+    terms: tuple[Term, ...]  # alpha, then the factors
+    r2: float  # share of the variance that the factors explain
+    n: int  # sessions used
+    lags: int  # Newey-West lags
+    mean_per_year: float  # mean return of the book on these sessions, times the periods per year
 
     @property
     def alpha(self) -> Term:

@@ -28,16 +28,11 @@ from features.panel.panel import Panel
 class Style:
     """A style and the characteristic that measures it."""
 
-    name: str
-    """Key in tables, such as ``reversal_5``."""
-    family: str
-    """What a reader calls it, such as ``reversal``."""
-    characteristic: str
-    """Name in `features.library.characteristics.CHARACTERISTICS`."""
-    sign: int
-    """-1 if a firm with a low characteristic has a high score."""
-    source: str
-    """Paper that documents the premium."""
+    name: str  # key in tables, such as ``reversal_5``
+    family: str  # what a reader calls it, such as ``reversal``
+    characteristic: str  # name in `features.library.characteristics.CHARACTERISTICS`
+    sign: int  # -1 if a firm with a low characteristic has a high score
+    source: str  # paper that documents the premium
 
 
 STYLES = (
@@ -200,10 +195,8 @@ def _regress(
 class FactorData:
     """Scores of all sessions, and factor returns by delay."""
 
-    scores: StyleScores
-    """Known at the close of each session of the panel."""
-    earned_TN: FloatArray
-    """Return of each session, as a holder earns it; NaN where a price is unknown."""
+    scores: StyleScores  # known at the close of each session of the panel
+    earned_TN: FloatArray  # return of each session, as a holder earns it; NaN where a price is unknown
     _returns: dict[int, FactorReturns] = field(default_factory=dict)
 
     def scores_on(self, held: slice) -> StyleScores:

@@ -138,10 +138,8 @@ class BookInputs:
 class BookNote:
     """Something unusual about one decision."""
 
-    session: int
-    """Row of the decision."""
-    text: str
-    """What happened and why, in one sentence."""
+    session: int  # row of the decision
+    text: str  # what happened and why, in one sentence
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -48,16 +48,13 @@ class DelistingRule:
 class Delistings:
     """Value of firms without a price to a holder, at every close."""
 
-    delisted_TN: BoolArray
-    """Whether holders have been paid out in cash by the close of t."""
+    delisted_TN: BoolArray  # whether holders have been paid out in cash by the close of t
+    # whether that payout uses `DelistingRule.unknown_return`, because no return and no reason is recorded
     unknown_TN: BoolArray
-    """Whether that payout uses `DelistingRule.unknown_return`, because no return and no reason is
-    recorded."""
+    # value as a fraction of the last price: 1, or 1 + delisting return after a delisting, or NaN if unknown
     value_ratio_TN: FloatArray
-    """Value as a fraction of the last price: 1, or 1 + delisting return after a delisting, or NaN if
-    unknown."""
+    # the assumptions that were used, one sentence each, with the number of delistings concerned
     hazards: tuple[str, ...]
-    """The assumptions that were used, one sentence each, with the number of delistings concerned."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,16 +67,15 @@ class BlockConfig(Options):
 class AttentionMask:
     """Which keys queries may attend to, and the position terms; queries are the last Q of the K positions."""
 
+    # bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0.
     keys_BK: Tensor | None = None
-    """bool; False masks the key (padding, or an ablated day). The output of a query without any key is 0."""
-    causal: bool = False
-    """Whether a query attends only to keys up to its own position."""
+    causal: bool = False  # whether a query attends only to keys up to its own position
+    # rotary angles of the positions, see `models.attention.positions.rotary`
     rotary_W2d: Tensor | None = None
-    """Rotary angles of the positions, see `models.attention.positions.rotary`."""
+    # biases of the logits by distance, see `models.attention.positions.bias_of_distance`
     bias_HR: Tensor | None = None
-    """Biases of the logits by distance, see `models.attention.positions.bias_of_distance`."""
+    # whether a position is a key of its own query in any case; not for the linear and the local kernel
     own: bool = False
-    """Whether a position is a key of its own query in any case; not for the linear and the local kernel."""
 
 
 NO_MASK = AttentionMask()

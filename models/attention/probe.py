@@ -19,14 +19,12 @@ Over = Literal["days", "memory", "pooling", "peers", "steps"]
 class Site:
     """One place of a model where attention weights are used."""
 
-    name: str
-    """Name of the part in the model, as in ``named_modules``."""
+    name: str  # name of the part in the model, as in ``named_modules``
+    # what the keys are: ``days`` (in a layer of the day encoder), ``memory`` (days, queried by a decoder),
+    # ``pooling`` (days, in the pooled embedding), ``peers`` (firms, in the last column the null key if there
+    # is one) or ``steps`` (horizons of a decoder)
     over: Over
-    """What the keys are: ``days`` (in a layer of the day encoder), ``memory`` (days, queried by a decoder),
-    ``pooling`` (days, in the pooled embedding), ``peers`` (firms, in the last column the null key if there is
-    one) or ``steps`` (horizons of a decoder)."""
-    null_key: bool
-    """Whether the last key is a null key, which stands for no firm."""
+    null_key: bool  # whether the last key is a null key, which stands for no firm
 
 
 Weigh = Callable[[Tensor, Tensor | None], Tensor]

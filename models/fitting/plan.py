@@ -37,17 +37,16 @@ three seeds 12.2 and 4.7, and one of temporal_transformer 9.3 and 4.4 ms. For tc
 class FitPlan:
     """How the steps of a fit are computed."""
 
+    # whether all steps have the same shapes (`models.fitting.stacked.StackedSeeds`). On CUDA devices they are
+    # then recorded once and replayed.
     fixed_shapes: bool
-    """Whether all steps have the same shapes (`models.fitting.stacked.StackedSeeds`). On CUDA devices they
-    are then recorded once and replayed."""
-    compiled: bool
-    """Whether the steps are compiled as well."""
+    compiled: bool  # whether the steps are compiled as well
+    # whether attention over days is computed by explicit products, which keep the weights of all pairs of
+    # days. A layer of which only the last day is pooled keeps one weight per day in any case.
     explicit_days: bool
-    """Whether attention over days is computed by explicit products, which keep the weights of all pairs of
-    days. A layer of which only the last day is pooled keeps one weight per day in any case."""
+    # windows of a seed that go through the day encoder at once; 0 for models without. A fused kernel computes
+    # them in calls of at most `models.attention.core.MOST_SEQUENCES`.
     sequences: int
-    """Windows of a seed that go through the day encoder at once; 0 for models without. A fused kernel
-    computes them in calls of at most `models.attention.core.MOST_SEQUENCES`."""
 
 
 def plan_of(  # noqa: PLR0917  (a fit and its sizes)

@@ -188,12 +188,9 @@ TOKEN_SHARE, OTHER_SHARE = 0.8, 0.1
 class Masked:
     """Windows with masked days, and which days are predicted."""
 
-    x_MWC: Tensor
-    """The windows, some of the chosen days replaced by another day's values."""
-    token_MW: Tensor
-    """bool, days that show the mask token."""
-    chosen_MW: Tensor
-    """bool, days that are predicted, including those shown unchanged."""
+    x_MWC: Tensor  # the windows, some of the chosen days replaced by another day's values
+    token_MW: Tensor  # bool, days that show the mask token
+    chosen_MW: Tensor  # bool, days that are predicted, including those shown unchanged
 
 
 def known_days(x_MWC: Tensor) -> Tensor:

@@ -65,18 +65,14 @@ class SnapshotStore(Protocol):
 class SeedState:
     """What changes for one seed while it is trained."""
 
-    seed: int
-    """The seed."""
-    module: nn.Module
-    """Trained in place."""
-    generator: torch.Generator
-    """Draws dates and firms; dropout draws from torch's global generator."""
+    seed: int  # the seed
+    module: nn.Module  # trained in place
+    generator: torch.Generator  # draws dates and firms; dropout draws from torch's global generator
+    # weights, epoch and validation score of the best epoch so far
     best: Mapping[str, Tensor]
     best_epoch: int = -1
     best_score: float = -math.inf
-    """Weights, epoch and validation score of the best epoch so far."""
-    history: list[EpochRecord] = field(default_factory=list)
-    """One record per finished epoch."""
+    history: list[EpochRecord] = field(default_factory=list)  # one record per finished epoch
 
     def add(self, record: EpochRecord, stop_on: Literal["rank_ic", "ic"] | None) -> None:
         """Append a record; keep the weights if its score is the best so far, or if there is no score."""
@@ -91,14 +87,10 @@ class SeedState:
 class TrainingState:
     """Everything that changes while one seed is trained."""
 
-    seed_state: SeedState
-    """The part that a stack of seeds has once per seed."""
-    optimizer: AdamW
-    """With its schedule and the running mean."""
-    stage: Stage
-    """Whether a model is fitted or its day encoder pretrained."""
-    pretraining: tuple[EpochRecord, ...] = ()
-    """Records of the pretraining that came before a fit."""
+    seed_state: SeedState  # the part that a stack of seeds has once per seed
+    optimizer: AdamW  # with its schedule and the running mean
+    stage: Stage  # whether a model is fitted or its day encoder pretrained
+    pretraining: tuple[EpochRecord, ...] = ()  # records of the pretraining that came before a fit
 
     def snapshot(self) -> Snapshot:
         """Copy the state, with that of torch's global generator."""

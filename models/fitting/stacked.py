@@ -66,14 +66,11 @@ class Cells(NamedTuple):
     m_BP: Tensor
     s_BP: Tensor
     y_BP: Tensor
-    path_BPH: Tensor
-    """Targets of the shorter horizons; none for models without."""
-    r_BP: Tensor
-    """Returns over the label's span."""
+    path_BPH: Tensor  # targets of the shorter horizons; none for models without
+    r_BP: Tensor  # returns over the label's span
     firms_BP: Tensor
     key_BP: Tensor
-    known_BP: Tensor
-    """bool, the targets that count."""
+    known_BP: Tensor  # bool, the targets that count
 
     def dates(self, first: int, last: int) -> Cells:
         """Select dates, which are the last dimension but one of a mask, whatever comes before it."""
@@ -120,12 +117,9 @@ def _compiled(loss: DateLoss) -> Callable[..., Any]:
 class DateTable:
     """The dates of R rows and the firms in their places."""
 
-    date_R: Tensor
-    """int64, sessions."""
-    firm_RP: Tensor
-    """int32, those that count as present first, then others."""
-    count_R: Tensor
-    """int64, how many are present."""
+    date_R: Tensor  # int64, sessions
+    firm_RP: Tensor  # int32, those that count as present first, then others
+    count_R: Tensor  # int64, how many are present
 
     @classmethod
     def of(cls, date_R: Tensor, chosen_RN: Tensor, places: int) -> DateTable:
@@ -244,11 +238,9 @@ def gather(
 class _Pass:
     """One way over dates that is repeated: an epoch, or a validation."""
 
-    of: tuple[Any, ...]
-    """What it was made for."""
+    of: tuple[Any, ...]  # what it was made for
     walk: Walk
-    found: tuple[Tensor, ...]
-    """Where its results are."""
+    found: tuple[Tensor, ...]  # where its results are
     replayed: Replayed
 
     def run(self, rows: Tensor, work: Callable[[], None]) -> None:

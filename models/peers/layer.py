@@ -45,53 +45,39 @@ LOGIT_GAIN = 5.0
 class PeerSizes:
     """Sizes and initialisation of one peer layer."""
 
+    # D and H
     width: int
     heads: int
-    """D and H."""
-    identity: int
-    """E, width of the inputs of queries and keys."""
-    recent: int
-    """R, recent days as inputs of the values; 0 for none."""
-    n_groups: int
-    """S, group codes of the group-pair bias; 0 for no bias."""
-    dropout: float
-    """Probability, in training."""
-    tokens: int
-    """Width of the firms' tokens."""
-    size: int | None = None
-    """Column of the identity with a firm's size; None if there is none."""
+    identity: int  # E, width of the inputs of queries and keys
+    recent: int  # R, recent days as inputs of the values; 0 for none
+    n_groups: int  # S, group codes of the group-pair bias; 0 for no bias
+    dropout: float  # probability, in training
+    tokens: int  # width of the firms' tokens
+    size: int | None = None  # column of the identity with a firm's size; None if there is none
+    # initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it on
+    # size
     leader_slope: float = 0.0
-    """Initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it
-    on size."""
-    has_size_rank: bool = False
-    """Whether firms have an inverse size rank."""
-    market_tokens: int = 0
-    """G."""
-    firm_slots: int = 0
-    """X, slots of the learned bias per firm; 0 for no such bias."""
-    ranks: int = 0
-    """Y, inverse ranks with a learned slope; 0 for none."""
+    has_size_rank: bool = False  # whether firms have an inverse size rank
+    market_tokens: int = 0  # G
+    firm_slots: int = 0  # X, slots of the learned bias per firm; 0 for no such bias
+    ranks: int = 0  # Y, inverse ranks with a learned slope; 0 for none
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Firms:
     """Inputs of a peer layer for its target or source firms."""
 
-    token_BND: Tensor
-    """Tokens of the firms."""
-    identity_BNE: Tensor
-    """Inputs of queries and keys."""
-    recent_BNR: Tensor | None
-    """Recent days as inputs of the values; None if values do not use them."""
-    group_BN: Tensor
-    """int64 group codes."""
+    token_BND: Tensor  # tokens of the firms
+    identity_BNE: Tensor  # inputs of queries and keys
+    recent_BNR: Tensor | None  # recent days as inputs of the values; None if values do not use them
+    group_BN: Tensor  # int64 group codes
+    # inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is not
+    # used
     inverse_size_rank_BN: Tensor | None = None
-    """Inverse size rank within the group (:func:`models.peers.reference.inverse_size_rank`); None if it is
-    not used."""
+    # int64, slot of each firm's own bias (:func:`.reference.firm_slot`); None without such a bias
     slot_BN: Tensor | None = None
-    """int64, slot of each firm's own bias (:func:`.reference.firm_slot`); None without such a bias."""
+    # inverse ranks by every characteristic (:func:`.reference.inverse_ranks`); None if they are not used
     rank_BNY: Tensor | None = None
-    """Inverse ranks by every characteristic (:func:`.reference.inverse_ranks`); None if they are not used."""
 
     def with_tokens(self, token_BND: Tensor) -> Firms:
         """Replace the tokens."""
@@ -114,11 +100,9 @@ class Firms:
 class PeerKeys:
     """Which source firms a target firm may attend to: those that are kept, without itself."""
 
-    keep_BM: Tensor
-    """bool; False for sources outside the universe and for ablated ones."""
+    keep_BM: Tensor  # bool; False for sources outside the universe and for ablated ones
+    # bool, whether source j is target i; None if targets and sources are the same firms in the same order
     own_BNM: Tensor | None = None
-    """bool, whether source j is target i; None if targets and sources are the same firms in the same
-    order."""
 
     def of_targets(self, targets_E: Tensor) -> PeerKeys:
         """The keys of the targets at some positions, where targets and sources were the same firms."""

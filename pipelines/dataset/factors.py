@@ -43,15 +43,11 @@ class PublishedFactors:
     """Factor returns of one entry of ``backtest.factors``, as fractions."""
 
     names: tuple[str, ...]
-    end_P: DateArray
-    """Last day of each period, ascending: the date of a file, or the last day of its month."""
-    return_PJ: FloatArray
-    """NaN is unknown."""
-    rate_P: FloatArray | None
-    """Risk-free return of the period, not of a year; None if no file has one."""
+    end_P: DateArray  # last day of each period, ascending: the date of a file, or the last day of its month
+    return_PJ: FloatArray  # NaN is unknown
+    rate_P: FloatArray | None  # risk-free return of the period, not of a year; None if no file has one
     frequency: Frequency
-    per_year: float
-    """Periods in a year: 252, 52 or 12."""
+    per_year: float  # periods in a year: 252, 52 or 12
 
     def periods(self, dates_T: DateArray) -> IntArray:
         """Return the period that each session belongs to, -1 if none, shape (T,).

@@ -76,12 +76,9 @@ class WeightLimits(Options):
 class FactorCovariance(NamedTuple):
     """A covariance ``B B' + diag(s)`` of the returns of a session."""
 
-    loading_MK: FloatArray
-    """B: loadings on factors of variance 1."""
-    specific_M: FloatArray
-    """s: variance that the factors do not explain, above 0."""
-    volatility_M: FloatArray
-    """Standard deviation of each firm's returns."""
+    loading_MK: FloatArray  # B: loadings on factors of variance 1
+    specific_M: FloatArray  # s: variance that the factors do not explain, above 0
+    volatility_M: FloatArray  # standard deviation of each firm's returns
 
     @property
     def matrix(self) -> FloatArray:
@@ -94,28 +91,21 @@ class FactorCovariance(NamedTuple):
 class Program:
     """The numbers of one decision."""
 
-    expected_M: FloatArray
-    """Expected returns, in any unit."""
-    covariance: FactorCovariance
-    """Covariance of the returns of a session."""
-    group_M: IntArray | None = None
-    """Sectors; needed for ``max_sector_net``."""
-    beta_M: FloatArray | None = None
-    """Betas; needed for ``max_beta``."""
+    expected_M: FloatArray  # expected returns, in any unit
+    covariance: FactorCovariance  # covariance of the returns of a session
+    group_M: IntArray | None = None  # sectors; needed for ``max_sector_net``
+    beta_M: FloatArray | None = None  # betas; needed for ``max_beta``
+    # last target weights of these firms. None: there is no book yet, and turnover is not limited.
     last_M: FloatArray | None = None
-    """Last target weights of these firms. None: there is no book yet, and turnover is not limited."""
-    forced_sales: float = 0.0
-    """Gross last target weight of all other firms, which are sold."""
-    periods_per_year: float = SESSIONS_PER_YEAR
-    """Sessions in a year."""
+    forced_sales: float = 0.0  # gross last target weight of all other firms, which are sold
+    periods_per_year: float = SESSIONS_PER_YEAR  # sessions in a year
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
     """No weights could be found."""
 
-    reason: str
-    """Which limits cannot be met, or how the solver failed."""
+    reason: str  # which limits cannot be met, or how the solver failed
 
 
 class Optimised(Book):
