@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import polars as pl
 
 from backtest.look_ahead.delivery import Delivery
 from backtest.splits.folds import Fold
+from features.library.registry import Registry
 from features.library.sets import channels_of, characteristics_of
+from features.panel.panel import Panel, build_panel
 from models.registry import MODELS
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
@@ -60,6 +62,14 @@ def budget(config: Config, *, quick: bool) -> Budget:
     if quick:
         return Budget(True, max(sessions // 2, 1), sessions, 1, 1, 60, 30, 8, 1, 1, 300)
     return Budget(False, sessions, 10 * sessions, max(sessions // 3, 1), 4, 120, 60, 12, 4, 2, 600)
+
+
+class FeatureKind(NamedTuple):
+    """The features of a dataset that are of one kind."""
+
+    word: str
+    registry: Registry
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -125,15 +135,24 @@ class Subject:
         names = self.dataset.characteristic_names
         return tuple(name.removeprefix(INPUT_PREFIX) for name in names if name.startswith(INPUT_PREFIX))
 
+    @property
+    def kinds(self) -> tuple[FeatureKind, FeatureKind]:
+        """The channels, and the characteristics that are not the user's own inputs."""
+        data, expressions = self.dataset, self.config.features.expressions
+        channels, every = channels_of(expressions), characteristics_of(expressions)
+        own = tuple(name for name in data.characteristic_names if name in every)
+        return FeatureKind("channel", channels, data.channel_names), FeatureKind("characteristic", every, own)
+
+    def panel(self, tables: Mapping[str, pl.DataFrame]) -> Panel:
+        """Build the panel of some tables."""
+        optional = (tables.get(name) for name in ("securities", "fundamentals"))
+        group_by = self.config.features.group_by
+        return build_panel(tables["prices"], *optional, gaps=tables.get("gaps"), group_by=group_by)
+
     @cached_property
     def lookback(self) -> int:
         """Sessions before t that a dataset needs to be complete at t."""
-        data = self.dataset
-        channels, characteristics = (
-            of(self.config.features.expressions) for of in (channels_of, characteristics_of)
-        )
-        windows = [channels[name].window for name in data.channel_names]
-        windows += [characteristics[n].window for n in data.characteristic_names if n in characteristics]
+        windows = [kind.registry[name].window for kind in self.kinds for name in kind.names]
         windows.append(self.config.features.hold_inputs + 2)
         rule = self.config.universe
         return max(*windows, rule.min_history, rule.dollar_volume_window) + self.config.features.window + 5

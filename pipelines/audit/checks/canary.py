@@ -24,11 +24,10 @@ from backtest.look_ahead.news import is_common
 from backtest.look_ahead.noise import replace_future
 from features.arithmetic.transforms import rank_normal
 from features.arrays import AnyFloatArray, BoolArray
-from features.library.registry import Registry
-from features.library.sets import RELATIVE, channels_of, characteristics_of
+from features.library.sets import RELATIVE
 from features.panel.derived import take_sessions
-from features.panel.panel import Panel, build_panel
-from pipelines.audit.subject import Subject
+from features.panel.panel import Panel
+from pipelines.audit.subject import FeatureKind, Subject
 
 EQUAL: Final = 0.02  # share of its values beyond chance that a feature may keep when all data are replaced
 LINKED: Final = 0.3  # the same for the rank correlation with the values before
@@ -48,24 +47,19 @@ _BESIDE: Final = (
 _Values = dict[str, AnyFloatArray | None]
 
 
-class _Kind(NamedTuple):
-    word: str
-    registry: Registry
-    names: tuple[str, ...]
-
-    def compute(self, panel: Panel, names: Iterable[str]) -> _Values:
-        """Values [T, N] of features; None for one that cannot be computed."""
-        names = list(names)
-        try:
-            value_TNK = self.registry.compute(panel, names)
-        except Exception:  # of a feature that misses a name: it is found by itself
-            if len(names) == 1:
-                return {names[0]: None}
-            return {name: value for name in names for value in self.compute(panel, [name]).values()}
-        return {
-            name: _ratio(x_TN) if name in RELATIVE else x_TN
-            for name, x_TN in zip(names, np.moveaxis(value_TNK, 2, 0), strict=True)
-        }
+def _compute(kind: FeatureKind, panel: Panel, names: Iterable[str]) -> _Values:
+    """Values [T, N] of features; None for one that cannot be computed."""
+    names = list(names)
+    try:
+        value_TNK = kind.registry.compute(panel, names)
+    except Exception:  # of a feature that misses a name: it is found by itself
+        if len(names) == 1:
+            return {names[0]: None}
+        return {name: value for name in names for value in _compute(kind, panel, [name]).values()}
+    return {
+        name: _ratio(x_TN) if name in RELATIVE else x_TN
+        for name, x_TN in zip(names, np.moveaxis(value_TNK, 2, 0), strict=True)
+    }
 
 
 class _Kept(NamedTuple):
@@ -91,31 +85,31 @@ def canary(subject: Subject) -> Result:
     """
     data, few = subject.dataset.panel, subject.sample_firms(subject.tables, FIRMS)
     last = QUICK_HISTORY if subject.budget.quick else HISTORY
-    wide, narrow = take_sessions(data, max(data.n_sessions - last, 0)), _panel(subject, few)
+    wide, narrow = take_sessions(data, max(data.n_sessions - last, 0)), subject.panel(few)
     replaced = _noise(few, subject.seed)
-    noise, moved = _panel(subject, replaced), _panel(subject, _elsewhere(replaced))
+    noise, moved = subject.panel(replaced), subject.panel(_elsewhere(replaced))
     findings: list[Finding] = []
 
     @cache
     def more() -> list[Panel]:
-        return [_panel(subject, _noise(few, subject.seed + 100 * k)) for k in range(1, _AGAIN + 1)]
+        return [subject.panel(_noise(few, subject.seed + 100 * k)) for k in range(1, _AGAIN + 1)]
 
-    for kind in _kinds(subject):
+    for kind in subject.kinds:
         usable = [n for n in kind.names if kind.registry[n].needs <= (narrow.fields & noise.fields)]
         found: dict[str, Finding] = {}
         for panel in (wide, narrow):
-            own, other = (kind.compute(one, usable) for one in (panel, _renamed(panel)))
+            own, other = (_compute(kind, one, usable) for one in (panel, _renamed(panel)))
             for name in usable:
                 if name not in found and (said := _named(kind, name, panel, own[name], other[name])):
                     found[name] = said
-        on_noise = kind.compute(noise, usable)
+        on_noise = _compute(kind, noise, usable)
         kept = {
             n: how for n in usable if n not in found and (how := _kept(narrow, own[n], noise, on_noise[n]))
         }
-        again = kind.compute(moved, kept)
+        again = _compute(kind, moved, kept)
         lost = [n for n in kept if not _follows(noise, on_noise[n], moved, again[n])]
         for panel in more() if lost else ():
-            on_more = kind.compute(panel, lost)
+            on_more = _compute(kind, panel, lost)
             still = {n: _kept(narrow, own[n], panel, on_more[n]) for n in lost}
             lost = [n for n in lost if (one := still[n]) and one.sign * kept[n].sign >= 0]
         for name in lost:
@@ -128,18 +122,6 @@ def canary(subject: Subject) -> Result:
         "{n} features depend on their data alone: under other tickers, on dates 28 years earlier and on "
         "noise none keeps or changes a value that it should not.",
     )
-
-
-def _kinds(subject: Subject) -> tuple[_Kind, ...]:
-    channels, every = (of(subject.config.features.expressions) for of in (channels_of, characteristics_of))
-    own = tuple(name for name in subject.dataset.characteristic_names if name in every)
-    return (_Kind("channel", channels, subject.dataset.channel_names), _Kind("characteristic", every, own))
-
-
-def _panel(subject: Subject, tables: Mapping[str, pl.DataFrame]) -> Panel:
-    optional = (tables.get(name) for name in ("securities", "fundamentals"))
-    group_by = subject.config.features.group_by
-    return build_panel(tables["prices"], *optional, gaps=tables.get("gaps"), group_by=group_by)
 
 
 def _noise(tables: Mapping[str, pl.DataFrame], seed: int) -> dict[str, pl.DataFrame]:
@@ -170,7 +152,7 @@ def _elsewhere(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
 
 
 def _named(
-    kind: _Kind, name: str, panel: Panel, own_TN: AnyFloatArray | None, other_TN: AnyFloatArray | None
+    kind: FeatureKind, name: str, panel: Panel, own_TN: AnyFloatArray | None, other_TN: AnyFloatArray | None
 ) -> Finding | None:
     """Say how a feature depends on the names of firms or on dates; None if it does not."""
     if own_TN is None:
@@ -178,7 +160,7 @@ def _named(
     off_TN = np.ones(own_TN.shape, np.bool_) if other_TN is None else ~_same(own_TN, other_TN)
     if not off_TN.any():
         return None
-    tickers_TN = kind.compute(_renamed(panel, dates=False), [name])[name]
+    tickers_TN = _compute(kind, _renamed(panel, dates=False), [name])[name]
     by_ticker = tickers_TN is None or not _same(own_TN, tickers_TN).all()
     firms, sessions = np.flatnonzero(off_TN.any(axis=0)), np.flatnonzero(off_TN.any(axis=1))
     first, end = (panel.dates_T[t].astype("datetime64[D]") for t in sessions[[0, -1]])
@@ -264,5 +246,5 @@ def _agreement(
     return equal, float(np.corrcoef(ranks_2M)[0, 1]) if varied else 0.0, chance
 
 
-def _title(kind: _Kind, name: str) -> str:
+def _title(kind: FeatureKind, name: str) -> str:
     return f"{kind.word[0].upper()}{kind.word[1:]} {name}"

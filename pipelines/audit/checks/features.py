@@ -6,7 +6,7 @@ import calendar
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
@@ -14,12 +14,11 @@ import polars as pl
 from backtest.look_ahead.finding import Result, Row, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
-from features.library.registry import Registry
-from features.library.sets import RELATIVE, channels_of, characteristics_of
+from features.library.sets import RELATIVE, channels_of
 from features.panel.derived import take_sessions
-from features.panel.panel import Panel, build_panel
+from features.panel.panel import Panel
 from pipelines.audit.refit import Difference, differences_until, flags
-from pipelines.audit.subject import AFTER, Subject
+from pipelines.audit.subject import AFTER, FeatureKind, Subject
 from pipelines.dataset import build as datasets
 from pipelines.dataset import characteristics
 from pipelines.dataset.build import Dataset
@@ -222,12 +221,6 @@ _AT_ONCE: Final = 10
 _QUICK: Final = 24  # characteristics of a quick audit whose transform is checked; all have the same one
 
 
-class _Kind(NamedTuple):
-    word: str
-    registry: Registry
-    names: tuple[str, ...]
-
-
 def warm_up(subject: Subject) -> Result:
     """Compute every feature at t from its declared window and from a longer history, and compare.
 
@@ -236,13 +229,11 @@ def warm_up(subject: Subject) -> Result:
     """
     firms = QUICK_FIRMS if subject.budget.quick else FIRMS
     subject = replace(subject, tables=subject.sample_firms(subject.tables, firms))
-    channels, every = (of(subject.config.features.expressions) for of in (channels_of, characteristics_of))
-    own = tuple(name for name in subject.dataset.characteristic_names if name in every)
-    daily = tuple(name for name in subject.dataset.channel_names if name not in RELATIVE)
-    kinds = (_Kind("channel", channels, daily), _Kind("characteristic", every, own))
+    channels, every = subject.kinds
+    daily = tuple(name for name in channels.names if name not in RELATIVE)
     found = [
         row
-        for t, kind in product(_times(subject), kinds)
+        for t, kind in product(_times(subject), (channels._replace(names=daily), every))
         for window in sorted({kind.registry[name].window for name in kind.names})
         if t - window - 1 > 0
         for row in _moved(subject, kind, t, window)
@@ -276,7 +267,7 @@ def _times(subject: Subject) -> list[int]:
     return sorted(int(t) for t in drawn)
 
 
-def _moved(subject: Subject, kind: _Kind, t: int, window: int) -> Iterator[dict[str, Any]]:
+def _moved(subject: Subject, kind: FeatureKind, t: int, window: int) -> Iterator[dict[str, Any]]:
     """Yield the name of each feature of a window that can be compared, and the firms whose values differ."""
     start, names = t - window + 1, [name for name in kind.names if kind.registry[name].window == window]
     statements = any(kind.registry[name].needs_statements for name in names)
@@ -304,15 +295,12 @@ def _moved(subject: Subject, kind: _Kind, t: int, window: int) -> Iterator[dict[
 def _panel(subject: Subject, first: int, last: int, *, statements: bool) -> Panel:
     """Build the panel of some sessions, with statements only on request: they take most of the time."""
     start, end = subject.day(max(first, 0)), subject.day(last)
-    tables = subject.tables
-    fundamentals = tables.get("fundamentals") if statements else None
-    return build_panel(
-        tables["prices"].filter(pl.col("date").is_between(start, end)),
-        tables.get("securities"),
-        None if fundamentals is None else fundamentals.filter(pl.col("known_at") <= end),
-        gaps=tables.get("gaps"),
-        group_by=subject.config.features.group_by,
-    )
+    tables, within = dict(subject.tables), pl.col("date").is_between(start, end)
+    tables["prices"] = tables["prices"].filter(within)
+    fundamentals = tables.pop("fundamentals", None)
+    if statements and fundamentals is not None:
+        tables["fundamentals"] = fundamentals.filter(pl.col("known_at") <= end)
+    return subject.panel(tables)
 
 
 def same_up_to_rounding(left_N: FloatArray, long_TN: FloatArray, among_N: BoolArray) -> BoolArray:

@@ -270,21 +270,26 @@ def performance(subject: Subject) -> Result:
 
 def _impossible(subject: Subject, run: RecordedRun) -> Iterator[Finding]:
     """Net Sharpe ratios whose error (Lo 2002) does not explain that they are above `IMPOSSIBLE`."""
-    stored, per_year = newest_evaluation(run), subject.dataset.panel.periods_per_year
+    per_year = subject.dataset.panel.periods_per_year
     sessions = sum(len(fold.test) for fold in subject.folds) * subject.spacing
+    for book, delay, sharpe in _net_sharpes(run) if sessions else ():
+        error = math.sqrt((per_year + sharpe**2 / 2.0) / sessions)
+        if sharpe - ODDS * error > IMPOSSIBLE:
+            words = (
+                f"Impossible performance: book {book} has a net Sharpe ratio of {sharpe:.1f} at delay "
+                f"{delay}, above {IMPOSSIBLE:g} with odds of over 99.9%. Features, labels or accounts know "
+                "the future."
+            )
+            yield Finding("Sharpe ratio", "fail", words, sharpe, IMPOSSIBLE, f"book {book}")
+
+
+def _net_sharpes(run: RecordedRun) -> Iterator[tuple[str, int, float]]:
+    """Book (``NAME of MODEL``), delay and net Sharpe ratio of a run's newest evaluation."""
+    stored = newest_evaluation(run)
     for row in () if stored is None else stored.table("ladder").iter_rows(named=True):
         for name, sharpe in row.items():
-            if not name.endswith(".sharpe_net") or sharpe is None or not sessions:
-                continue
-            error = math.sqrt((per_year + sharpe**2 / 2.0) / sessions)
-            if sharpe - ODDS * error > IMPOSSIBLE:
-                book = f"book {name.removesuffix('.sharpe_net')} of {row['model']}"
-                words = (
-                    f"Impossible performance: {book} has a net Sharpe ratio of {sharpe:.1f} at delay "
-                    f"{row['delay']}, above {IMPOSSIBLE:g} with odds of over 99.9%. Features, labels or "
-                    "accounts know the future."
-                )
-                yield Finding("Sharpe ratio", "fail", words, sharpe, IMPOSSIBLE, book)
+            if name.endswith(".sharpe_net") and sharpe is not None:
+                yield f"{name.removesuffix('.sharpe_net')} of {row['model']}", row["delay"], sharpe
 
 
 def _guarded(subject: Subject) -> Iterator[Finding]:
@@ -309,17 +314,12 @@ def high_scores(run: RecordedRun) -> list[str]:
                 f"{model} has a mean validation IC of {ic:+.3f}, above {VALID_IC:.2f}: few honest models "
                 "reach that. Look for inputs that know later returns (peerglass audit)."
             )
-    stored = newest_evaluation(run)
-    if stored is None:
-        return found
-    ladder = stored.table("ladder")
-    for name in (column for column in ladder.columns if column.endswith(".sharpe_net")):
-        for model, delay, sharpe in ladder.select("model", "delay", name).iter_rows():
-            if sharpe is not None and sharpe > SHARPE:
-                found.append(
-                    f"Book {name.removesuffix('.sharpe_net')} of {model} has a net Sharpe ratio of "
-                    f"{sharpe:.1f} at delay {delay}, above {SHARPE:g}: hardly any honest book has that."
-                )
+    found += (
+        f"Book {book} has a net Sharpe ratio of {sharpe:.1f} at delay {delay}, above {SHARPE:g}: hardly any "
+        "honest book has that."
+        for book, delay, sharpe in _net_sharpes(run)
+        if sharpe > SHARPE
+    )
     return found
 
 
