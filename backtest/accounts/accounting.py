@@ -252,8 +252,6 @@ class Account:
 class Course:
     """An account that was continued from the close of row 0 to the close of the last row.
 
-    Examples
-    --------
     >>> cash = Account(value_N=np.zeros(1), open_N=np.zeros(1), cash=1.0)
     >>> Course(cash, nav_T=np.ones(1), ledger=ledger_frame(np.empty((0, 10)))).ledger.height
     0

@@ -25,8 +25,6 @@ _BPS = 1e-4
 class Fills:
     """Fills by session and firm, shape (T, N); 0 where nothing was traded.
 
-    Examples
-    --------
     >>> Fills(bought_TN=np.array([[10.0]]), paid_TN=np.array([[505.0]]), fee_TN=np.array([[1.0]])).fee_TN
     array([[1.]])
     """
@@ -40,8 +38,6 @@ class Fills:
 class SharePrices:
     """What a share is worth and pays, shape (T, N); build it with `share_prices`.
 
-    Examples
-    --------
     >>> one = np.ones((1, 1))
     >>> SharePrices(price_TN=20 * one, split_TN=one, dividend_TN=0 * one, gone_TN=one > 1).price_TN
     array([[20.]])
@@ -62,8 +58,6 @@ def share_prices(
     the firm's value in ``market`` does: by a delisting that pays less than the last price. Row t depends on
     rows up to t. ``close_TN`` is NaN where there is no price. ValueError if shapes differ.
 
-    Examples
-    --------
     >>> from backtest.accounts.market import prepare_market
     >>> close, one = np.array([[10.0], [np.nan]]), np.ones((2, 1))
     >>> market = prepare_market(np.array([[10.0], [7.0]]), ~np.isnan(close), np.array([[False], [True]]))
@@ -93,8 +87,6 @@ def follow_fills(fills: Fills, prices: SharePrices, costs: CostModel, capital: f
     The course is in units of the capital, and its ledger has the rows of all sessions. A fee counts as
     commission, and a dividend in ``pnl``, so that ``pnl`` is not the change of the position alone.
 
-    Examples
-    --------
     >>> one = np.ones((2, 1))
     >>> prices = SharePrices(np.array([[10.0], [11.0]]), one, 0 * one, one > 1)
     >>> fills = Fills(np.array([[5.0], [0.0]]), np.array([[50.0], [0.0]]), np.array([[0.1], [0.0]]))
@@ -156,8 +148,6 @@ def fills_of_positions(
     price of execution; where it is NaN, the value of a share at the close. Trades are charged by the costs'
     own terms (`backtest.costs.CostModel.of_trades`), and ``capital`` is the cash before session 0.
 
-    Examples
-    --------
     >>> one = np.ones((2, 1))
     >>> prices = SharePrices(10 * one, np.array([[1.0], [2.0]]), 0 * one, one > 1)
     >>> held = {0: np.array([3.0]), 1: np.array([7.0])}

@@ -63,8 +63,6 @@ def crisis_returns(path: pl.DataFrame) -> pl.DataFrame:
     largest fall of ``net`` from a peak within the crisis. No row for a crisis that begins before the first
     session or ends after the last one.
 
-    Examples
-    --------
     >>> days = pl.date_range(dt.date(2020, 2, 1), dt.date(2020, 4, 1), eager=True)
     >>> path = pl.DataFrame({"date": days, "net": [1.0 - 0.001 * t for t in range(len(days))]})
     >>> crisis_returns(path).select("crisis", pl.col("net", "depth").round(4)).row(0)

@@ -25,8 +25,6 @@ def round_trips(positions: pl.DataFrame) -> pl.DataFrame:
     cost and net: sums over its sessions of pnl, cost and their difference. Everything is known at the close
     of ``exit``.
 
-    Examples
-    --------
     >>> import datetime as dt
     >>> days = [dt.date(2024, 1, day) for day in (2, 3, 4)]
     >>> held = {"weight": [0.5, 0.6, 0.0], "pnl": [0.0, 0.02, -0.01], "cost": [0.001, 0.0, 0.001]}

@@ -40,8 +40,6 @@ def skill_ends(before_T: FloatArray, after_T: FloatArray, *, overlap: int = 1) -
     the p-value of the second test; skipped with fewer than 20 ICs on a side. ValueError if the shapes differ,
     ``overlap`` is below 1, or an IC is infinite.
 
-    Examples
-    --------
     >>> ic_T = np.random.default_rng(0).normal(0.0, 0.1, 1000)
     >>> known = np.arange(1000) >= 500
     >>> before, after = np.where(known, np.nan, ic_T + 0.04), np.where(known, ic_T, np.nan)

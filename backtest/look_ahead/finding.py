@@ -64,8 +64,6 @@ class Result:
     def degree(self) -> Degree:
         """How certain the finding is: a failure of an exact check is a proof, any other finding is evidence.
 
-        Examples
-        --------
         >>> Result("future", "fail", "Channel return used future data.", exact=True).degree
         'proof'
         """

@@ -94,8 +94,6 @@ def detector_limit(slack: float, false_alarms: float, *, sessions: int) -> float
     ValueError
         If the slack is not positive, or the probability is not between 0 and 1.
 
-    Examples
-    --------
     >>> round(detector_limit(0.35, 0.05, sessions=250), 2)
     12.17
     """

@@ -213,8 +213,6 @@ def cell_weights(
     ``start`` and ``end`` are squared errors of the last sub-model after a tenth of its trees, and after all;
     ``loss`` those of the mean of the k sub-models.
 
-    Examples
-    --------
     An easy cell, one that is being learned, and one that cannot be learned.
 
     >>> start_M, end_M = np.array([1.0, 9.0, 4.0]), np.array([0.1, 3.0, 9.0])

@@ -185,8 +185,6 @@ class ALSTM(GRU):
     al. (2019), "Enhancing stock movement prediction with adversarial training", use it, without their
     adversarial examples. The head is that of the other networks here.
 
-    Examples
-    --------
     >>> ALSTM(GRUConfig(width=8), Shape(n_channels=5, n_characteristics=2, window=60, n_groups=1)).score
     Sequential(
       (0): Linear(in_features=8, out_features=4, bias=True)

@@ -263,8 +263,6 @@ def shares_of(scores: Sequence[Sequence[float | None]]) -> list[float | None]:
     A market whose best score is not positive has no skill to lose and does not count; with such markets alone
     every share is 0. None for a trial that diverged on a market.
 
-    Examples
-    --------
     >>> shares_of([(0.04, 0.01), (0.02, 0.02), (None, 0.02), (0.03, 0.018)])
     [0.5, 0.5, None, 0.75]
     """
