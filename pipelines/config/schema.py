@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import to_jsonable_python
 
 from pipelines.config import sections
+from pipelines.config.nights import NightlyConfig
 from pipelines.ingest.settings import QualityConfig
 from pipelines.secrets import REFERENCE, is_secret_name
 from pipelines.settings import PathSetting, RunSetting, Section, Settings, masked_settings
@@ -79,7 +80,7 @@ class Config(Section):
     """Attribution."""
     audit: sections.AuditConfig = sections.AuditConfig()
     """Audit for look-ahead."""
-    nightly: sections.NightlyConfig = sections.NightlyConfig()
+    nightly: NightlyConfig = NightlyConfig()
     """The nightly pipeline."""
     multiverse: dict[str, tuple[Any, ...]] = Field(default={})
     """Design choices of ``peerglass multiverse``: settings with two or more values, such as
@@ -148,11 +149,17 @@ class Config(Section):
         retrain, promotion = self.nightly.retrain, self.nightly.promotion
         between = {"monthly": _LONGEST_MONTH, "sessions": retrain.every}.get(retrain.when, math.inf)
         known = between - self.label.delay - self.label.horizon
-        if promotion.automatic and promotion.min_sessions > known:
+        needed, setting = promotion.min_sessions, f"min_sessions is {promotion.min_sessions}"
+        if promotion.automatic and promotion.proof:
+            from backtest.inference.anytime import BURN_IN
+
+            needed = max(needed, BURN_IN * self.label.horizon)
+            setting = f"proof needs {needed} shadow sessions"
+        if promotion.automatic and needed > known:
             raise ValueError(
-                f"nightly.promotion.min_sessions is {promotion.min_sessions}, but the next training replaces "
-                f"a challenger when it has at most {max(known, 0)} shadow sessions with a known label, so "
-                "none would ever be promoted; set a smaller number, or train less often (nightly.retrain)"
+                f"nightly.promotion.{setting}, but the next training replaces a challenger when it has at "
+                f"most {max(known, 0)} shadow sessions with a known label, so none would ever be promoted; "
+                "ask for less, or train less often (nightly.retrain)"
             )
         return self
 

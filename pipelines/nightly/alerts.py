@@ -23,8 +23,8 @@ from typing import Any, Literal
 
 import polars as pl
 
+from pipelines.config.nights import AlertsConfig
 from pipelines.config.schema import Config
-from pipelines.config.sections import AlertsConfig
 from pipelines.files import write_text
 from pipelines.nightly.result import NightFinding, NightResult, peak_memory_bytes, read_warnings
 from pipelines.secrets import redact

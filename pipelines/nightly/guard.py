@@ -6,11 +6,12 @@ import datetime as dt
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
+from backtest.inference.anytime import BURN_IN, confidence_sequence
 from backtest.inference.inferiority import inferiority_test
 from features.arrays import FloatArray
 from features.information_coefficient import rank_ic_by_date
@@ -25,6 +26,8 @@ from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import RecordedRun
 from pipelines.tracking.store import audit_verdict
 
+_TIGHTEST: Final = 60  # horizons after which the confidence sequence is narrowest
+
 
 def judge_promotion(
     config: Config, lake: Lake, market: Market, version: ModelVersion, *, every_night: bool = False
@@ -34,7 +37,9 @@ def judge_promotion(
     The test (`backtest.inference.inferiority`) is one-sided, on paired daily rank ICs of shadow sessions,
     because a new version of the same model is hardly ever measurably better. It holds for one look: asked
     ``every_night``, a worse version would pass sooner or later. Its sessions are then always the first
-    ``min_sessions``, so that a refusal stands.
+    ``min_sessions``, so that a refusal stands. With ``nightly.promotion.proof`` all sessions count, and a
+    confidence sequence (`backtest.inference.anytime`), which holds for all nights together, must exclude a
+    larger loss.
     """
     evidence: dict[str, Any] = {"version": str(version)}
     try:
@@ -82,7 +87,7 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
     except DataError:  # its folder is gone; its signals are those of nights after the challenger's training
         of_champion = trained_through(run)
     ics = shadow_ics(lake, config, market, {current: of_champion, version: trained_through(run)})
-    if every_night:
+    if every_night and not settings.proof:
         ics = ics.head(settings.min_sessions)
     n = ics.height
     evidence: dict[str, Any] = {"champion": str(current), "sessions": n, "margin": settings.margin}
@@ -92,23 +97,35 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
             f"{settings.min_sessions}; wait for more nights."
         ]
     sessions = market.panel.dates_T.searchsorted(ics["session"].to_numpy())
-    test = inferiority_test(
-        ics[str(version)].to_numpy(),
-        ics[str(current)].to_numpy(),
-        margin=settings.margin,
-        overlap=max(label_overlap(np.asarray(sessions), config.label.horizon), 1),
-        level=settings.level,
-    )
+    overlap = max(label_overlap(np.asarray(sessions), config.label.horizon), 1)
+    own_T, champion_T = ics[str(version)].to_numpy(), ics[str(current)].to_numpy()
+    test = inferiority_test(own_T, champion_T, margin=settings.margin, overlap=overlap, level=settings.level)
+    found = {name: getattr(test, name) for name in ("difference", "lower", "upper", "p_value")}
+    proved = False
+    if settings.proof:
+        bounds = confidence_sequence(
+            own_T - champion_T, overlap=overlap, level=2 * settings.level, tightest=_TIGHTEST * overlap
+        )
+        found |= {"lower": bounds[0][-1], "upper": bounds[1][-1], "p_value": math.nan}
+        proved = bool((bounds[0] > -settings.margin).any())
     evidence |= {
         "first": str(ics["session"][0]),
         "last": str(ics["session"][-1]),
         "rank_ic": ics[str(version)].mean(),
         "rank_ic_champion": ics[str(current)].mean(),
         "level": settings.level,
+        **{name: None if math.isnan(value) else float(value) for name, value in found.items()},
     }
-    for name in ("difference", "lower", "upper", "p_value"):
-        value = getattr(test, name)
-        evidence[name] = None if math.isnan(value) else value
+    if settings.proof and not proved:
+        bound = f"at least {found['lower']:+.4f}" if n >= BURN_IN * overlap else "not yet bounded"
+        return evidence, [
+            f"{version} is not proved to be as good as the champion {current}, less nightly.promotion.margin "
+            f"({settings.margin:g}): over {n} shadow sessions the difference of their mean rank ICs is "
+            f"{test.difference:+.4f}, and in the long run {bound}; it has bounds from "
+            f"{BURN_IN * overlap} sessions on."
+        ]
+    if proved:
+        return evidence, []
     if not test.is_worse:
         return evidence, []
     final = " Its first sessions decide, so that every later night says the same." if every_night else ""

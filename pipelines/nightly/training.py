@@ -10,8 +10,8 @@ import polars as pl
 from backtest.splits.folds import LivePlan
 from pipelines.audit.command import audit_before_training
 from pipelines.config.load import members_of
+from pipelines.config.nights import RetrainConfig
 from pipelines.config.schema import Config
-from pipelines.config.sections import RetrainConfig
 from pipelines.errors import ConfigError
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import ModelVersion, Retraining, read_warnings

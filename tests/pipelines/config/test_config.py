@@ -205,3 +205,15 @@ def test_a_challenger_can_have_the_sessions_that_a_night_asks_for(
     assert f"has at most {most} shadow sessions with a known label" in said
     assert load_config(nightly(most)).nightly.promotion.min_sessions == most
     assert load_config(nightly(least, when="never")).nightly.promotion.automatic
+
+
+def test_a_proof_needs_trainings_that_are_far_apart(tmp_path: Path) -> None:
+    def nightly(every: int) -> Path:
+        section = {
+            "retrain": {"when": "sessions", "every": every},
+            "promotion": {"automatic": True, "proof": True, "margin": 0.02},
+        }
+        return write(tmp_path, "a.yaml", {**MINIMAL, "label": {"horizon": 2}, "nightly": section})
+
+    assert "proof needs 80 shadow sessions, but" in refused(nightly(82))
+    assert load_config(nightly(83)).nightly.promotion.proof

@@ -8,7 +8,7 @@ import json
 import polars as pl
 import pytest
 
-from pipelines.config.sections import RetrainConfig
+from pipelines.config.nights import RetrainConfig
 from pipelines.lake.schemas import schema
 from pipelines.nightly.training import last_training, retraining_due
 from pipelines.nightly.versions import named

@@ -92,6 +92,40 @@ def test_a_version_that_is_judged_every_night_is_judged_on_its_first_sessions(
     assert "every later night says the same" in at_first.reasons[0]
 
 
+def test_a_proof_is_a_confidence_sequence_over_all_shadow_sessions(
+    versions: Versions, market: Market
+) -> None:
+    versions.write_nights(versions.old, 0.0, range(5, 45), seed=1)
+    versions.write_nights(versions.new, 2.0, range(5, 45), seed=2)
+    early = night_data(versions.config, versions.lake, versions.days[versions.at + 44], Progress()).market
+    unbounded = judged(versions, early, proof=True, margin=0.05, every_night=True)
+    assert (unbounded.passed, unbounded.evidence["sessions"]) == (False, 39)
+    assert "not yet bounded; it has bounds from 40 sessions on" in unbounded.reasons[0]
+    proved = judged(versions, market, proof=True, margin=0.05, every_night=True)
+    assert (proved.passed, proved.reasons, proved.evidence["sessions"]) == (True, (), 40)
+
+    found = judged(versions, market, proof=True, margin=0.05)
+    trained = {versions.old: versions.days[versions.at + 0], versions.new: versions.days[versions.at + 5]}
+    ics = shadow_ics(versions.lake, versions.config, market, trained)
+    x = (ics[str(versions.new)] - ics[str(versions.old)]).to_numpy()
+    log = -2.0 * np.log(0.1)  # two-sided at 10% is one-sided at 5%
+    rho = (log + np.log1p(log)) / 60
+    variance = np.var(x) / (1 - 1 / 40 + 1 / (3 * 40**2))
+    half = np.sqrt(variance * 2 * (40 * rho + 1) / (40**2 * rho) * np.log(np.sqrt(40 * rho + 1) / 0.1))
+    assert found.evidence["lower"] == pytest.approx(x.mean() - half)
+    assert found.evidence["p_value"] is None
+
+
+def test_without_a_proof_a_version_waits(versions: Versions, market: Market) -> None:
+    versions.write_nights(versions.old, 1.0, range(5, 45), seed=1)
+    versions.write_nights(versions.new, 1.0, range(5, 45), seed=2)
+    assert judged(versions, market).passed
+    found = judged(versions, market, proof=True)
+    assert not found.passed
+    assert "is not proved to be as good as the champion" in found.reasons[0]
+    assert f"in the long run at least {found.evidence['lower']:+.4f}" in found.reasons[0]
+
+
 def test_too_few_shadow_sessions_are_refused(versions: Versions, market: Market) -> None:
     versions.write_nights(versions.old, 0.5, range(5, 20), seed=1)
     versions.write_nights(versions.new, 0.5, range(5, 20), seed=2)
