@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead.returns import session_returns
 from peerglass.frames import cells
 from peerglass.runs import Run, open_run
 from pipelines.config.draft import write_draft
@@ -159,8 +160,7 @@ def prices(config: str | Path | Config, overrides: Iterable[str] = ()) -> pl.Dat
     lake = open_lake(checked)
     market = build_market(read_market_tables(lake, input_versions(lake)), checked)
     panel = market.panel
-    return_TN = np.full(panel.total_return_index_TN.shape, np.nan)
-    return_TN[1:] = panel.total_return_index_TN[1:] / panel.total_return_index_TN[:-1] - 1.0
+    return_TN = session_returns(panel.total_return_index_TN)
     volume_TN = np.full(return_TN.shape, np.nan) if panel.volume_TN is None else panel.volume_TN
     firm_E, session_E = np.nonzero(panel.traded_TN.T)
     at, names = (session_E, firm_E), np.array([*panel.groups_S, None], dtype=object)  # code -1 is the last

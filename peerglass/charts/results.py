@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -16,22 +15,9 @@ from pipelines.pages import figure as fig
 from pipelines.pages.charts import books, explained, models
 
 if TYPE_CHECKING:
-    from pipelines.config.schema import Config
+    from peerglass.signals import Backtest
 
-
-class MeasuredTables(Protocol):
-    """What `peerglass.backtest` returns."""
-
-    @property
-    def config(self) -> Config:
-        """The settings."""
-
-    @property
-    def polars(self) -> Mapping[str, pl.DataFrame]:
-        """Name -> table."""
-
-
-Results: TypeAlias = Run | MeasuredTables
+Results: TypeAlias = "Run | Backtest"
 
 
 def skill(results: Results, delay: int = 0) -> go.Figure:
@@ -65,9 +51,7 @@ def ic_decay(results: Results) -> go.Figure:
 def net_asset_value(results: Results, book: str, delay: int = 1) -> go.Figure:
     """Draw the NAV and the drawdown of a book; a menu switches between net and gross of costs."""
     frame = _at_delay(_table(results, "equity"), delay)
-    if book not in set(frame["book"]):
-        known = ", ".join(frame["book"].unique(maintain_order=True).to_list())
-        raise ConfigError(f"There is no book {book!r}, only {known}.")
+    _rows_of(frame, "book", book, f"There is no book {book!r}, only")
     return to_plotly(books.net_asset_value(frame, _styles(results), book, None))
 
 
@@ -99,10 +83,16 @@ def _styles(results: Results) -> dict[str, fig.LineStyle]:
 
 
 def _at_delay(frame: pl.DataFrame, delay: int) -> pl.DataFrame:
-    rows = frame.filter(pl.col("delay") == delay)
+    in_order = frame.sort("delay", maintain_order=True)
+    return _rows_of(in_order, "delay", delay, f"Nothing was measured at delay {delay}, only at")
+
+
+def _rows_of(frame: pl.DataFrame, column: str, value: object, problem: str) -> pl.DataFrame:
+    """Rows that have a value in a column; without any, ConfigError names the values that there are."""
+    rows = frame.filter(pl.col(column) == value)
     if rows.is_empty():
-        known = ", ".join(str(one) for one in sorted(set(frame["delay"].to_list())))
-        raise ConfigError(f"Nothing was measured at delay {delay}, only at {known}.")
+        known = ", ".join(map(str, frame[column].unique(maintain_order=True))) or "none"
+        raise ConfigError(f"{problem} {known}.")
     return rows
 
 
@@ -238,10 +228,7 @@ def agreement(run: Run, model: str, kind: str = "agreement with SHAP") -> go.Fig
         model were shuffled, which should be near 0.
     """
     every = _own(run, "explain_agreement", model)
-    rows = every.filter(pl.col("kind") == kind)
-    if rows.is_empty():
-        known = ", ".join(every["kind"].unique(maintain_order=True).to_list())
-        raise ConfigError(f"{kind!r} was not measured for {model}, only: {known}.")
+    rows = _rows_of(every, "kind", kind, f"{kind!r} was not measured for {model}, only:")
     title = "Rank correlation with |SHAP|" if kind == "agreement with SHAP" else f"Rank correlation: {kind}"
     return to_plotly(explained.agreement_with_shap(rows, title))
 
@@ -253,10 +240,7 @@ def removal(run: Run, model: str, over: str = "peers") -> go.Figure:
     line to beat. A menu chooses how things are removed.
     """
     every = _own(run, "explain_curves", model)
-    rows = every.filter(pl.col("over") == over)
-    if rows.is_empty():
-        known = ", ".join(every["over"].unique(maintain_order=True).to_list())
-        raise ConfigError(f"Removal over {over!r} was not measured for {model}, only over {known}.")
+    rows = _rows_of(every, "over", over, f"Removal over {over!r} was not measured for {model}, only over")
     return to_plotly(explained.removal_curves(rows, over))
 
 
@@ -266,9 +250,4 @@ def day_weights(run: Run, model: str) -> go.Figure:
 
 
 def _own(run: Run, table: str, model: str) -> pl.DataFrame:
-    frame = run.table(table)
-    rows = frame.filter(pl.col("model") == model)
-    if rows.is_empty():
-        known = ", ".join(frame["model"].unique(maintain_order=True).to_list()) or "none"
-        raise ConfigError(f"The table {table} has no rows of {model!r}, only of: {known}.")
-    return rows
+    return _rows_of(run.table(table), "model", model, f"The table {table} has no rows of {model!r}, only of:")

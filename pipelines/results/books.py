@@ -23,6 +23,7 @@ from backtest.accounts.result import BookResult
 from backtest.books.book import BookNote, in_proportion
 from backtest.books.decisions import book_targets
 from backtest.costs import CostModel, Rate, SquareRootImpact, corwin_schultz, roll, volatility_per_root_volume
+from backtest.look_ahead.returns import session_returns
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import BoolArray, FloatArray
 from features.panel.asof import SHARE_COUNT
@@ -343,11 +344,8 @@ def _impact_rates(panel: Panel, window: int) -> FloatArray:
     volume_SN = dollar_volumes(panel, window)
 
     def rates() -> FloatArray:
-        index_TN = panel.total_return_index_TN
-        return_TN = np.full(index_TN.shape, np.nan)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return_TN[1:] = index_TN[1:] / index_TN[:-1] - 1.0
-        return_TN[~np.isfinite(return_TN) | ~panel.traded_TN] = np.nan
+        return_TN = session_returns(panel.total_return_index_TN)
+        return_TN[~panel.traded_TN] = np.nan
         volatility_SN = _known_before(rolling_std(return_TN, window, (window + 1) // 2))
         return volatility_per_root_volume(volatility_SN, volume_SN)
 
