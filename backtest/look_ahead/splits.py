@@ -64,6 +64,7 @@ def check(data: Delivery, *, prices: bool = True) -> Result:
         return skipped(f"No split of 3 for 2 or more and fewer than {_FEWEST_PAID} dividends are recorded.")
     passed = " ".join(one.sentence for one in dated)
     passed = f"{passed} No input jumps at splits as only later adjustments do.".lstrip()
+    rows.sort(key=lambda row: row["steps_after"] == 0)  # the wrong ones first
     return conclude(found, passed, pl.DataFrame(rows, infer_schema_length=None) if rows else None)
 
 

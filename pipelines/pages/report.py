@@ -37,6 +37,8 @@ from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
 
 MAX_MODELS = 8  # columns of the key figures
 _FEWEST_SESSIONS = 20  # of a distribution of returns
+_WORST_FIRST = {verdict: place for place, verdict in enumerate(VERDICTS)}
+_SHOWN_EVIDENCE, _SHOWN_BARS = 20, 10  # rows behind a finding, and those beside their limits
 _SHOWN_TRIPS = 10  # the best, and as many of the worst
 _RATIO = pl.col("net").clip(lower_bound=0).sum() / -pl.col("net").clip(upper_bound=0).sum()
 _BREAKDOWNS = ("side", "sector", "factor", "risk", "name")
@@ -59,6 +61,7 @@ def render_report(report: RunReport) -> str:
         "verdict": verdict,
         "level": LEVEL,
         "checks": checks,
+        "behind": {check: _behind(rows) for check, rows in header.behind.items()},
         "summary": _summary(report, checks),
         "worst": min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
         **_shared(report, chosen, verdict),
@@ -179,6 +182,32 @@ def _checks(report: RunReport) -> list[dict[str, Any]] | None:
         return None
     rows = report.header.audit.select(names).to_dicts()
     return sorted(rows, key=lambda row: VERDICTS.index(row["verdict"]))
+
+
+def _behind(rows: pl.DataFrame) -> dict[str, Any]:
+    """The evidence of a check for a reader: the worst rows, their columns, and values beside their limits."""
+    if "verdict" in rows.columns:
+        poor = pl.col("verdict").is_in(["fail", "warn"])
+        worst = pl.col("verdict").replace_strict(_WORST_FIRST, default=len(_WORST_FIRST))
+        named = [pl.when(pl.col(name) != "").then(name).alias(name) for name in ("subject", "check")]
+        rows = rows.sort(worst).with_columns(pl.when(poor).then("sentence").alias("sentence"), *named)
+    elif "failed" in rows.columns:
+        rows = rows.sort("failed", descending=True)
+    shown = rows.head(_SHOWN_EVIDENCE).drop("reason", strict=False)
+    columns = [
+        (f"?{name}", name.replace("_", " "), "wide" if name == "sentence" else _form(kind))
+        for name, kind in shown.schema.items()
+    ]
+    value = next((name for name in ("value", "ic") if name in rows.columns), None)
+    bars = []
+    if value is not None and "limit" in rows.columns:
+        names = [name for name in ("subject", "feature", "column", "check") if name in rows.columns]
+        limited = shown.filter(pl.col(value).is_finite(), pl.col("limit") != 0).head(_SHOWN_BARS)
+        for row in limited.iter_rows(named=True):
+            label = next((row[name] for name in names if row[name]), "")
+            length = min(abs(row[value] / row["limit"]), 2.0) / 2.0
+            bars.append((label, length, write(row[value], "g3"), write(row["limit"], "g3")))
+    return {"rows": shown, "columns": columns, "of": rows.height, "bars": bars}
 
 
 def _summary(report: RunReport, checks: Sequence[Mapping[str, Any]] | None) -> str:
@@ -422,4 +451,4 @@ def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str
 
 def _form(kind: pl.DataType) -> str:
     """How the values of an axis are written in a table; numbers stand at the right."""
-    return "g6" if kind.is_float() else "0" if kind.is_integer() else "text"
+    return "g4" if kind.is_float() else "0" if kind.is_integer() else "text"

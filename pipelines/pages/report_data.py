@@ -73,6 +73,9 @@ class Header:
     notes: tuple[str, ...] = ()
     coverage: tuple[str, ...] = ()
     audit: pl.DataFrame | None = None
+    behind: Mapping[str, pl.DataFrame] = field(
+        default_factory=dict
+    )  # check -> evidence of a failure or warning
     evaluation: str = ""
     evaluations: pl.DataFrame | None = None
     sessions: pl.DataFrame | None = None
@@ -184,6 +187,9 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
         for table, version in run.versions.items()
     ]
     names = list(dict.fromkeys(name for one in trained for name in one.environment.libraries))
+    audit = run.read_table("audit")
+    poor = [] if audit is None else audit.filter(pl.col("verdict").is_in(["fail", "warn"]))["check"].to_list()
+    behind = {check: run.read_table(f"audit_{check}") for check in poor}
     header = _header(
         config,
         run,
@@ -202,7 +208,8 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
         stage_seconds=_seconds(events),
         hazards=tuple(dict.fromkeys(h for one in trained for h in one.hazards) if trained else [_UNRECORDED]),
         notes=tuple(dict.fromkeys(note for one in trained for note in one.notes)),
-        audit=run.read_table("audit"),
+        audit=audit,
+        behind={check: rows for check, rows in behind.items() if rows is not None},
         sessions=_sessions(events),
         incomplete=measured.incomplete,
         registered=registration_of(replace(run, config=measured.apply_to(run.config))).sentence,

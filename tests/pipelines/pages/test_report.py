@@ -29,7 +29,7 @@ from report_data import (
 )
 
 from backtest.analysis.trips import round_trips
-from backtest.look_ahead.finding import Result
+from backtest.look_ahead.finding import Finding, Result, conclude
 from pipelines.audit.command import Audit
 from pipelines.columns import table
 from pipelines.config.load import check_config
@@ -540,6 +540,26 @@ def test_the_audit_stands_in_the_head_the_worst_first() -> None:
     assert "1 failure, 1 passed" in block
     assert "<li><b>bad</b>: Prices of tomorrow.</li>" in block
     assert "Audit: not run." in standard_page()
+
+
+def test_what_a_failed_check_looked_at_is_shown_the_worst_first() -> None:
+    rows = [
+        Finding("choice of rows", "pass", "Would be a leak.", 0.5, 2.0, f"input <{at}>") for at in range(30)
+    ]
+    rows.append(Finding("choice of rows", "fail", "It is a leak.", -7.0, 2.0, "input <bad>"))
+    bad, fine = conclude(rows, "Nothing."), conclude(rows[:1], "Nothing.")
+    results = [dataclasses.replace(bad, check="coverage"), dataclasses.replace(fine, check="bars")]
+    header = make_header(audit=Audit(tuple(results), "full").table, behind={"coverage": bad.evidence})
+    page = render(make_report(header=header))
+    block = page[page.index('class="audit fail"') : page.index("<h3>Hazards")]
+    shown = block[block.index("<summary>What it looked at, 20 of 31 rows</summary>") :]
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([\d.]+)"', shown)]
+    assert widths == [200.0, *[25.0] * 9], "seven is more than twice the limit; 0.5 is a quarter of it"
+    assert shown.index("input &lt;bad&gt;") < shown.index("input &lt;0&gt;")
+    assert "\N{MINUS SIGN}7 (limit 2)" in shown
+    assert "It is a leak." in shown
+    assert "Would be a leak." not in shown
+    assert "input &lt;19&gt;" not in shown
 
 
 def test_rendering_twice_gives_the_same_page() -> None:
