@@ -8,8 +8,6 @@ one Python process a name stands for one package only: after ``import peerglass`
 Peerglass's. If another ``models`` was imported before, ``import peerglass`` raises ``ImportError``.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path

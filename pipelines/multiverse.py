@@ -10,8 +10,6 @@ Results are of validation sessions, as those of `pipelines.train.tune`; only wit
 Shape suffixes: D designs, K choices, T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import time

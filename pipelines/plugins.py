@@ -6,8 +6,6 @@ only what its own plugins register: features are kept apart (`features.library.s
 else belongs to the plugin whose module defines it.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import importlib

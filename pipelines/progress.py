@@ -1,7 +1,5 @@
 """Progress of a command on stderr: bars on a terminal, JSON lines in a log, or what `choose_log` says."""
 
-from __future__ import annotations
-
 import json
 import sys
 import time

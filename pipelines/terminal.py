@@ -3,8 +3,6 @@
 Output that goes into a file or a pipe has no colours and no line breaks of ours.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -5,8 +5,6 @@ charge alike, except for dividends: given fills hold them in cash, and the backt
 close of the ex-date. Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ stop at a bound.
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Final

@@ -9,8 +9,6 @@ honest signal it is known at t, however it was made, and no forecast that is kno
 Shape suffixes: T sessions, N firms, D sampled dates of the signal, K functions of past prices, M cells.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, D dates of the signal, M chosen cells, R cells of reference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product, starmap

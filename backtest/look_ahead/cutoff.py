@@ -4,8 +4,6 @@ A language or foundation model may repeat outcomes that were in its training dat
 knowledge cutoff can have skill that no later forecast has. Shape suffix: T sessions.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

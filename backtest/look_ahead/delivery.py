@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ The guard on signal files, the audit and the nights ask the same questions; each
 check is a group of questions, and `conclude` makes its `Result`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal

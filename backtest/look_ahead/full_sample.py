@@ -12,8 +12,6 @@ past of each date has none of them over a span that ends with the data.
 Shape suffixes: T sessions, N firms, K regressors, V thresholds.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain

@@ -8,8 +8,6 @@ firm, for every date, and for quarters of the sample of every firm.
 Shape suffixes: T sessions, N firms, K leads, P parts of the sample.
 """
 
-from __future__ import annotations
-
 import calendar
 import itertools
 import math

@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms, D dates of the signal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product

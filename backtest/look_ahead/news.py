@@ -5,8 +5,6 @@ In arrays of news, 0 marks an unknown value.
 Shape suffixes: T sessions, N firms, K leads, L lags, P parts of the sample.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -4,8 +4,6 @@ The noise satisfies the contracts of the lake's tables, and columns that a table
 dataset built on it therefore differs from the true one only in the data after that day.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping
 from typing import Final

@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -4,8 +4,6 @@
 value at the original date, or dates statements by the end of their period.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

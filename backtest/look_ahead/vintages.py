@@ -4,8 +4,6 @@ This is the general test for data that know the future. Whatever was computed wi
 later values arrive, or is missing at the end of the earlier delivery because they had not arrived.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """Charts of the models of a run and their attention, or of signals, and plotly without a network."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import plotly.graph_objects as go

@@ -1,7 +1,5 @@
 """``peerglass audit CONFIG|RUN``, and the quick audit at the start of ``peerglass run``."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import sys

@@ -3,8 +3,6 @@
 A difference means look-ahead. Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The checks by name. To add one, write its function and add a line here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial

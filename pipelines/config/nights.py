@@ -1,7 +1,5 @@
 """Settings of the nights: data checks, retraining, promotion, account, monitoring, alerts and upkeep."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated, Final, Literal, Self
 

@@ -1,7 +1,5 @@
 """Relative paths in the settings of a config, and their absolute forms."""
 
-from __future__ import annotations
-
 import functools
 import os
 import re

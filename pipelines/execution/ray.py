@@ -5,8 +5,6 @@ without a copy. Workers need no disk in common with the parent: everything goes 
 left to `pipelines.execution.protocol.run_jobs`, so that there is one rule for all engines.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Collection, Sequence

@@ -4,8 +4,6 @@ Metrics are in the text format 0.0.4 of the Prometheus documentation ("Expositio
 collector of node_exporter. The file is replaced atomically, so that a scrape never reads half of it.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The data of a night: versions of the lake's tables, cut at the session."""
 
-from __future__ import annotations
-
 import datetime as dt
 import functools
 import json

@@ -1,7 +1,5 @@
 """The guard of a promotion: whether a version may become the champion, and every reason why not."""
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """``peerglass nightly``: the delivery, then every night that is to be played, in order."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

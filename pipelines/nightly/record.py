@@ -6,8 +6,6 @@ changed alone. A copy of the newest hash outside, such as a commit in a git repo
 is not written anew (Haber and Stornetta 1991, "How to time-stamp a digital document").
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import hashlib
 import json

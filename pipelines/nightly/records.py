@@ -5,8 +5,6 @@ every call compares them first. An interrupted night has rows in some of them an
 there is at most one, after all nights that are done.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Collection, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """What a night finds and leaves: findings, model versions, its outcome, and the tables nights and signals."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import resource

@@ -1,7 +1,5 @@
 """The clock, the sessions of the exchange, those on which a book decides, and the nights to be played."""
 
-from __future__ import annotations
-
 import datetime as dt
 import time
 from bisect import bisect_left

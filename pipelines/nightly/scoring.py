@@ -3,8 +3,6 @@
 Legend: P players, N firms with a signal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

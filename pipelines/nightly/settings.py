@@ -1,7 +1,5 @@
 """What the nights trade, and a config that changed between nights."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A night writes its record here first, and removes it when the store has it. The 
 track sync`` sends what waits, the oldest first; sending twice does no harm. A damaged record is set aside.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections import Counter
 from collections.abc import Callable, Mapping

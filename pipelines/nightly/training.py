@@ -1,7 +1,5 @@
 """Training of model versions for use: whether one is due, and on what it is trained."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Model versions: their aliases `champion` and `challenger`, their names, and what their runs say of them."""
 
-from __future__ import annotations
-
 import datetime as dt
 import getpass
 import json

@@ -6,8 +6,6 @@ range over designs, the *non-standard error* of Menkveld et al. (2024), stand be
 Shape suffixes: D designs, K choices, T sessions, N firms, R bootstrap samples.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ column of the ladder in the newest evaluation, for its first book at the shortes
 ``test.BOOK.NAME`` is of another book, ``test.delay_0.NAME`` of another delay.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final

@@ -7,8 +7,6 @@ or where only names change and it does.
 Shape suffixes: T sessions, N firms, M cells.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

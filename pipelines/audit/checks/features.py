@@ -1,7 +1,5 @@
 """Features: no value may depend on later data, on sessions before its window, or on firms of other dates."""
 
-from __future__ import annotations
-
 import calendar
 from collections.abc import Iterable, Iterator
 from dataclasses import replace

@@ -8,8 +8,6 @@ and must also repeat the stored forecasts.
 Shape suffixes: T sessions, N firms, D dates.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import product

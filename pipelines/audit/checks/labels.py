@@ -5,8 +5,6 @@ Nothing here uses the arithmetic that it checks: neither the labels of the pipel
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import math
 from collections.abc import Iterator, Mapping

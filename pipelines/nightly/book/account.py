@@ -7,8 +7,6 @@ is booked keeps its row, and what arrives later is the revision of a later row.
 Shape suffixes: T sessions, N firms, L rows of a ledger.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 All rates of an order are those of the session of its trade, known at tonight's close. Shape suffix: N firms.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import math

@@ -1,7 +1,5 @@
 """Files of real trades: fills, or positions from which they follow."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Collection, Sequence
 from pathlib import Path

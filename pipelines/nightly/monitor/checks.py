@@ -3,8 +3,6 @@
 Shape suffixes: T sessions, N firms.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
