@@ -13,8 +13,6 @@ from urllib.parse import unquote
 import polars as pl
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSystem, PyFileSystem
 
 from pipelines.errors import DataError, one_line
 from pipelines.lake.options import is_url, storage_options
@@ -22,6 +20,7 @@ from pipelines.lake.schemas import empty, schema
 
 if TYPE_CHECKING:
     from deltalake.table import FilePruningPredicateType, FilterType
+    from pyarrow.fs import FileSystem
 
 FILE_BYTES: Final = 16 * 2**20  # a million bars; small files are cheap to correct, smallest ones slow to read
 _PARTITIONS: Final[Mapping[str, str]] = {"forecasts": "run_id", "forecast_paths": "run_id"}
@@ -187,6 +186,9 @@ class Storage:
 
     def files(self, table: str) -> FileSystem:
         """Return a file system whose root is the table's folder, local or remote."""
+        from deltalake.fs import DeltaStorageHandler  # an eighth of a second, which few commands need
+        from pyarrow.fs import PyFileSystem
+
         return PyFileSystem(DeltaStorageHandler(self.uri(table), self._options or None))
 
     def _advice(self) -> str:

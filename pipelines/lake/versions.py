@@ -15,14 +15,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
-from pyarrow.fs import FileSelector, FileSystem
 
 from pipelines.errors import ConfigError
 from pipelines.lake.storage import Storage
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 DELIVERY: Final = "peerglass.delivery"
@@ -205,6 +207,8 @@ class TableFiles:
 
 def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
     """Read a table's log and list its folder."""
+    from pyarrow.fs import FileSelector
+
     files = storage.files(table)
     files_by_path = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
     entries = sorted((int(match[1]), path) for path in files_by_path if (match := _LOG_ENTRY.search(path)))
@@ -223,7 +227,7 @@ def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
     return TableFiles(tuple(commits(opened)), version_spans, sizes)
 
 
-def _read(files: FileSystem, path: str) -> str:
+def _read(files: "FileSystem", path: str) -> str:
     with files.open_input_stream(path) as stream:
         data: bytes = stream.read()
     return data.decode()

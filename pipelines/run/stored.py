@@ -13,16 +13,17 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltalake.exceptions import DeltaError
-from deltalake.fs import DeltaStorageHandler
-from pyarrow.fs import FileSelector, FileSystem, PyFileSystem
 
 from pipelines.errors import DataError, one_line
 from pipelines.files import read_json, write_bytes, write_text
 from pipelines.lake.options import storage_options
 from pipelines.run.record import RecordedRun
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileSystem
 
 _KNOWN = ".stored.json"
 _LEFT_OUT = ("snapshots",)
@@ -38,6 +39,9 @@ class StoredRun:
         self._url = None if store.url is None else f"{store.url.rstrip('/')}/{run.folder.name}"
         self._files: FileSystem | None = None
         if self._url is not None:
+            from deltalake.fs import DeltaStorageHandler  # an eighth of a second, which few commands need
+            from pyarrow.fs import PyFileSystem
+
             if self._url.startswith("file://"):
                 Path(self._url.removeprefix("file://")).mkdir(parents=True, exist_ok=True)
             options = storage_options(self._url, store.options)
@@ -48,6 +52,8 @@ class StoredRun:
         """Download the files whose copy was changed by another machine, or that are missing here."""
         if self._files is None:
             return
+        from pyarrow.fs import FileSelector
+
         known = self._known()
         with self._naming("read"):
             listed = self._files.get_file_info(FileSelector("", recursive=True, allow_not_found=True))
