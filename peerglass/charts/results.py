@@ -1,6 +1,7 @@
 """Charts of the models of a run and their attention, or of signals, and plotly without a network."""
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
 
 import plotly.graph_objects as go
 import plotly.io as pio
@@ -8,14 +9,25 @@ import polars as pl
 from plotly.io._base_renderers import NotebookRenderer
 
 from peerglass.runs import Run
+from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.pages import figure as fig
 from pipelines.pages.charts import books, explained, models
 
-if TYPE_CHECKING:
-    from peerglass.signals import Backtest
 
-Results: TypeAlias = "Run | Backtest"
+class MeasuredTables(Protocol):
+    """What `peerglass.backtest` returns."""
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+
+    @property
+    def polars(self) -> Mapping[str, pl.DataFrame]:
+        """Name -> table."""
+
+
+Results: TypeAlias = Run | MeasuredTables
 
 
 def skill(results: Results, delay: int = 0) -> go.Figure:
