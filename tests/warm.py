@@ -71,6 +71,7 @@ class Process:
             args=(code, list(arguments), str(cwd or Path.cwd()), dict(env or os.environ), writers),
         )
         self._process.start()
+        self.stdin = None
         for writer in writers:
             writer.close()
         self.stdout, self.stderr = (_text(reader) for reader, _ in pipes)

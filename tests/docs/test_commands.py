@@ -63,6 +63,7 @@ CHECKED_ONLY: Mapping[str, str] = {
     "peerglass ingest configs/yahoo.yaml": "asks Yahoo Finance; the config must be valid",
     "peerglass run configs/benchmarks/": "needs market data, and takes minutes; the same",
     "peerglass tune configs/benchmarks/": "the same",
+    "peerglass multiverse configs/benchmarks/": "the same; `docs/backtesting.md` has one that runs",
     "peerglass replicate": "the same; the options must exist",
     "peerglass nightly": "plays nights for minutes; the config must be valid and the options must exist",
     "peerglass account": "needs nights that were played; the same",

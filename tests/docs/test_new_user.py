@@ -20,6 +20,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from notebook_pages import expect_page
 from places import ROOT
 
 PACKAGES = ("features", "models", "backtest", "pipelines", "peerglass")
@@ -158,7 +159,7 @@ def test_a_first_week(desk: Desk) -> None:
     page = desk.peerglass("notebook", "06", "--html", "research.html").strip()
     text = Path(page).read_text("utf-8")
     assert Path(page) == desk.folder / "research.html"
-    assert text.count("Plotly.newPlot(") >= 2
+    expect_page("06_research_in_python", text)
     assert "momentum" in text
 
 
