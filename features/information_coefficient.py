@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray, require_shape
+from features.ranks import average_ranks
 
 MIN_FIRMS = 3
 
@@ -67,19 +68,17 @@ def ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArra
 def rank_ic_by_date(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> FloatArray:
     """Spearman correlation within each date: `ic_by_date` of average ranks, with the same NaN rules.
 
-    Ties share their mean rank (`scipy.stats.rankdata`).
+    Ties share their mean rank (`features.ranks.average_ranks`).
 
     Examples
     --------
     >>> rank_ic_by_date(np.array([[1.0, 2.0, 9.0]]), np.array([[0.1, 0.3, 0.2]]))
     array([0.5])
     """
-    from scipy.stats import rankdata  # imported here because the import takes half a second
-
     require_shape("the label", label_TN, forecast_TN.shape)
     unknown_TN = ~(np.isfinite(forecast_TN) & np.isfinite(label_TN))
     ranks = (
-        rankdata(np.where(unknown_TN, np.nan, x_TN.astype(np.float64)), axis=1, nan_policy="omit")
+        average_ranks(np.where(unknown_TN, np.nan, x_TN.astype(np.float64)))
         for x_TN in (forecast_TN, label_TN)
     )
     return ic_by_date(*ranks)

@@ -40,8 +40,6 @@ class Registered:
     them."""
     threaded: ClassVar[bool] = False
     """Whether a fit uses several threads if it is given them (`Baseline.threads`)."""
-    benchmark: ClassVar[str] = ""
-    """Title of a model that every other model is compared with; empty for others."""
 
     @classmethod
     def extra_memory(cls, cells: int, characteristics: int) -> float:

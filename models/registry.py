@@ -77,11 +77,6 @@ MODELS: dict[str, ModelEntry] = {
 }
 
 
-def benchmarks() -> dict[str, str]:
-    """The models that every other model is compared with, and their titles."""
-    return {name: entry.build.benchmark for name, entry in MODELS.items() if entry.build.benchmark}
-
-
 def model_entry(name: str) -> ModelEntry:
     """Look up a forecaster; the error of an unknown name lists the known ones."""
     if name not in MODELS:

@@ -3,9 +3,12 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
+
+BENCHMARKS: Final[Mapping[str, str]] = {"ridge": "ridge", "lightgbm": "LightGBM"}
+"""The models of the registry that every other one is compared with, and their titles."""
 
 Value = int | float | str
 Count = Annotated[int, Field(ge=1)]

@@ -14,7 +14,8 @@ from peerglass.frames import cells
 from peerglass.runs import Run
 from peerglass.scoring import Model
 from pipelines.errors import ConfigError
-from pipelines.explain.fitted import families_of, unit_of_run
+from pipelines.explain.fitted import families_of
+from pipelines.explain.shown import unit_of_run
 
 if TYPE_CHECKING:
     import shap

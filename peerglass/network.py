@@ -9,7 +9,7 @@ import polars as pl
 
 from peerglass.runs import Run
 from pipelines.errors import ConfigError
-from pipelines.explain.fitted import unit_of_run
+from pipelines.explain.shown import unit_of_run
 from pipelines.pages.tables import verdict_rows
 
 _MONTH = dt.timedelta(days=28)

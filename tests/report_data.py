@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.config.sections import BacktestConfig
-from pipelines.explain.fitted import Unit
+from pipelines.explain.shown import Unit
 from pipelines.pages.report_data import ExplainedModel, Header, RunReport
 
 MODELS = (

@@ -21,6 +21,7 @@ from scipy.special import ndtr, ndtri
 from backtest.inference.means import LEVEL, bartlett_bias, mean_test_lags, newey_west_error, require_level
 from features.arrays import FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
+from features.ranks import average_ranks
 
 DRAWS = 1000
 """Draws of random signs. The mean of the best of them is known to about 0.01 standard deviations."""
@@ -423,8 +424,6 @@ def probability_of_overfitting(return_TV: FloatArray, *, blocks: int = 16) -> Ov
     if length < 2:
         msg = f"{len(return_TV)} sessions are too few for {blocks} blocks; use at least {2 * blocks}."
         raise ValueError(msg)
-    from scipy.stats import rankdata  # imported here because the import takes half a second
-
     used_TV = return_TV[len(return_TV) - blocks * length :]
     centre_V = used_TV.mean(axis=0)  # moments around the mean lose fewer digits
     block_SLV = (used_TV - centre_V).reshape(blocks, length, -1)
@@ -445,7 +444,7 @@ def probability_of_overfitting(return_TV: FloatArray, *, blocks: int = 16) -> Ov
 
     in_MV, out_MV = sharpes(chosen_MS), sharpes(1.0 - chosen_MS)
     best_M1 = in_MV.argmax(axis=1)[:, None]
-    rank_MV = rankdata(out_MV, axis=1)
+    rank_MV = average_ranks(out_MV)
     w_M = np.take_along_axis(rank_MV, best_M1, axis=1)[:, 0] / (return_TV.shape[1] + 1.0)
     logit_M = np.log(w_M / (1.0 - w_M))
     out_M = np.take_along_axis(out_MV, best_M1, axis=1)[:, 0]

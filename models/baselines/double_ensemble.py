@@ -12,10 +12,10 @@ from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from scipy.stats import rankdata
 
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
+from features.ranks import average_ranks
 from models.baselines.lightgbm import LightGBM, LightGBMConfig, scaled_targets, targets_by_date
 from models.batch import PanelTensors
 from models.fitted import EpochRecord, OnEpoch, best_record
@@ -77,7 +77,6 @@ class DoubleEnsemble(LightGBM):
     tenth of the iterations); and g-values are measured on ``shuffled_cells`` cells, not on all.
     """
 
-    benchmark: ClassVar[str] = ""
     quick: ClassVar[Mapping[str, Value]] = {**LightGBM.quick, "sub_models": 2, "shuffled_cells": 200}
     space: ClassVar[Space] = {
         **LightGBM.space,
@@ -221,7 +220,8 @@ def cell_weights(
     """
 
     def share(x_M: FloatArray) -> FloatArray:
-        return np.asarray(rankdata(x_M) / len(x_M))
+        rank_M: FloatArray = average_ranks(x_M[None])[0]
+        return rank_M / len(x_M)
 
     trend_M = share(share(end_M) / share(start_M))
     h_M = config.loss_share * share(-loss_M) + config.curve_share * trend_M

@@ -93,7 +93,6 @@ class LightGBM(Baseline):
 
     reads_windows = False
     threaded = True
-    benchmark: ClassVar[str] = "LightGBM"
     quick: ClassVar[Mapping[str, Value]] = {
         **{"rounds": 40, "evaluate_every": 10, "patience": 2},
         **{"num_leaves": 15, "min_data_in_leaf": 50},

@@ -6,7 +6,6 @@ Legend: N firms, F characteristics, M known cells of the training dates.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -56,7 +55,6 @@ class Ridge(Baseline):
     """
 
     reads_windows = False
-    benchmark: ClassVar[str] = "ridge"
 
     def __init__(self, config: RidgeConfig, shape: Shape) -> None:
         self.config = config

@@ -1,4 +1,4 @@
-"""The fitted models of a run: restored with their panel, their values as a table, and their unit."""
+"""The fitted models of a run: restored with their panel, and their values as a table."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,9 @@ from features.library.standardise import MISSING
 from models.batch import PanelTensors
 from models.explain.groups import GroupAttribution
 from models.fitted import Fitted
-from models.fitting.losses import SCALE_FREE
-from models.registry import MODELS
-from pipelines.config.load import model_settings, registry_name
-from pipelines.config.schema import Config
 from pipelines.dataset.characteristics import INPUT_PREFIX
 from pipelines.errors import DataError
-from pipelines.run.checkpoints import Checkpoint, checkpoint_config, checkpoint_exists
-from pipelines.run.record import RecordedRun
+from pipelines.run.checkpoints import Checkpoint
 from pipelines.train.task import Arrays, to_tensors
 
 
@@ -89,48 +84,3 @@ def _require_features(fitted: Fitted, data: PanelTensors, subject: str) -> None:
             f"{subject} was trained on other features than the run's data have{why}; restore the checkpoint "
             "from a backup, or train the run's config again."
         )
-
-
-_BASIS_POINTS = 1e4
-
-
-@dataclass(frozen=True, slots=True)
-class Unit:
-    """Unit of a model's forecasts and their Shapley values."""
-
-    name: str  # ``bps`` (basis points of return), or empty if the forecasts are no returns
-    factor: float  # what a forecast is multiplied by to be in this unit
-    short: str  # for an API: ``return`` (a fraction), ``standard deviations`` of scores, or ``none``
-    sentence: str  # what is forecast, in words
-
-
-def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
-    """Unit of a model's forecasts; ``calibrated`` is None if no checkpoint is left that says so."""
-    label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
-    entry = MODELS[registry_name(config, model)]
-    if not entry.build.has_unit:
-        return Unit("", 1.0, "none", f"none, because {model} is a fixed rule that only ranks firms")
-    loss = model_settings(config, model).fit.loss
-    if entry.kind == "neural" and loss in SCALE_FREE and not calibrated:
-        why = (
-            "no checkpoint is left that says whether its forecasts were calibrated"
-            if calibrated is None
-            else "its forecasts were not calibrated; train the config again"
-        )
-        return Unit("", 1.0, "none", f"none, because {model} was trained with fit.loss {loss} and {why}")
-    what = "residual return" if label.residualise_factors else "return"
-    over = f"{what} over {label.horizon} {sessions}"
-    if label.transform in ("rank", "zscore"):
-        scores = "normal scores of the rank" if label.transform == "rank" else "standard deviations"
-        sentence = f"{scores} of the {over} on its date (label.transform is {label.transform}), not returns"
-        return Unit("", 1.0, "standard deviations", sentence)
-    demeaned = " minus its mean over the firms of the date" if label.transform == "demean" else ""
-    return Unit("bps", _BASIS_POINTS, "return", over + demeaned)
-
-
-def unit_of_run(run: RecordedRun, model: str) -> Unit:
-    """Unit of the forecasts of a run's model, after a look at its stored fits."""
-    folders = (run.folder / "checkpoints" / model).glob("fold-*-seed-*")
-    stored = [checkpoint_config(folder) for folder in folders if checkpoint_exists(folder)]
-    calibrated = all("calibration" in one for one in stored) if stored else None
-    return unit_of(run.config, model, calibrated=calibrated)

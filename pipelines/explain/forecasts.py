@@ -39,8 +39,9 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
 from pipelines.explain import text
-from pipelines.explain.fitted import FoldFits, families_of, restore_fits, unit_of_run, value_table
+from pipelines.explain.fitted import FoldFits, families_of, restore_fits, value_table
 from pipelines.explain.question import Place, Question, choose_model, find_place, find_places, newest_date
+from pipelines.explain.shown import unit_of_run
 from pipelines.explain.tables import period_table, skill_table
 from pipelines.files import replacing, write_table
 from pipelines.progress import Progress

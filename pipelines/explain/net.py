@@ -33,7 +33,7 @@ from pipelines.device import one_thread
 from pipelines.explain import text
 from pipelines.explain.forecasts import RunModel, describe_absent, written
 from pipelines.explain.question import Question
-from pipelines.explain.tables import NET
+from pipelines.explain.shown import NET
 from pipelines.results.books import book_orders
 from pipelines.results.evaluate import label_overlap, standardised
 from pipelines.results.evaluate_run import complete_signal

@@ -18,10 +18,8 @@ from models.explain.network import weights
 from pipelines.dataset.build import Dataset
 from pipelines.explain.fitted import value_table
 from pipelines.explain.games import ModelExplanation
+from pipelines.explain.shown import START
 
-START = "attention before training"  # the method of the table ``recovery`` that nothing was learned for
-NET = "explain_net"  # the table of a run that `pipelines.explain.net` makes
-PER_YEAR = ("gross", "cost", "net", "net_error")  # its columns that are shown as annual figures
 ALL = "all"  # the row of all groups together
 NOISE = math.sqrt(2.0 / math.pi)  # mean absolute value of a standard normal variable
 
@@ -100,12 +98,6 @@ def skill_table(parts: Sequence[SkillAttribution]) -> pl.DataFrame:
     numbers = {"value": pl.Float64, "error": pl.Float64, "dates": pl.Int64}
     frame = pl.DataFrame(rows, {"kind": pl.String, "player": pl.String, **numbers}, orient="row")
     return frame.with_columns(t=pl.when(pl.col("error") > 0).then(pl.col("value") / pl.col("error")))
-
-
-def by_net(table: pl.DataFrame) -> pl.DataFrame:
-    """Sort the players of a net return, the largest first, and put base and total at the end."""
-    at_end = pl.col("kind").is_in(["base", "total"])
-    return pl.concat([table.filter(~at_end).sort("net", descending=True), table.filter(at_end)])
 
 
 def recovery_table(explanation: ModelExplanation, truth: pl.DataFrame, dataset: Dataset) -> pl.DataFrame:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import polars as pl
 
-from pipelines.explain.tables import ALL, NOISE, by_net
+from pipelines.explain.shown import by_net
+from pipelines.explain.tables import ALL, NOISE
 
 _PER_KIND = 10  # players shown of a kind
 _DATES = 20  # newest dates shown

@@ -16,8 +16,8 @@ import polars as pl
 from scipy import stats
 
 from pipelines.errors import ConfigError, DataError
-from pipelines.explain.fitted import Unit, unit_of_run
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
+from pipelines.explain.shown import Unit, unit_of_run
 from pipelines.files import write_text
 from pipelines.pages.page import Page, script
 from pipelines.pages.tables import verdict_rows

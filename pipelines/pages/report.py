@@ -21,9 +21,9 @@ from backtest.analysis.rolling import monthly_returns, rolling_window
 from backtest.analysis.trips import round_trips
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
-from models.explain.removal import REMOVALS
+from models.spec import BENCHMARKS
 from pipelines.columns import COLUMNS
-from pipelines.explain.tables import PER_YEAR, START, by_net
+from pipelines.explain.shown import PER_YEAR, START, by_net
 from pipelines.format import IC, abbreviate, describe_difference, is_unknown
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.describe import describe_notes
@@ -32,7 +32,7 @@ from pipelines.pages.page import Page, script
 from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report
-from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE
 from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
 
 MAX_MODELS = 8  # columns of the key figures
@@ -94,7 +94,12 @@ def render_report(report: RunReport) -> str:
 
 def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str, Any]:
     """What the sections of the template use beside the report: functions, and what is computed."""
-    shown_first = (chosen, *(m for m in report.models if m in baseline_titles() and m != chosen))
+    removals: Mapping[Any, str] = {}
+    if report.explained:
+        from models.explain.removal import REMOVALS  # imports PyTorch
+
+        removals = REMOVALS
+    shown_first = (chosen, *(m for m in report.models if m in BENCHMARKS and m != chosen))
     positions = report.table("positions", chosen)
     held = None if positions.is_empty() else select_holdings(positions)
     benchmarks = report.table("benchmark_series", chosen)
@@ -116,7 +121,7 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
         "has_values": has_values,
         "with_interval": with_interval,
         "verdict_rows": verdict_rows,
-        "removals": REMOVALS,
+        "removals": removals,
         "by_net": by_net,
         "per_year": lambda net: net.with_columns(pl.col(*PER_YEAR) * report.header.periods_per_year),
         "strong": MIN_DEFLATED_SHARPE,
@@ -164,7 +169,7 @@ def shade(value: float | None, full: float, darkest: float) -> Markup:
 def _beaten(report: RunReport, best: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """Name, answer and detail of each baseline that the chosen model is compared with."""
     compared, found = deciding_comparisons(report, best["model"]), []
-    for baseline, title in baseline_titles().items():
+    for baseline, title in BENCHMARKS.items():
         if baseline_of(best) != baseline:
             row = compared.get(baseline)
             detail = "not tested" if row is None else f"IC difference {describe_difference(row, 'ic', IC)}"

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from models.spec import BENCHMARKS
 from pipelines.columns import TABLES
 from pipelines.config.load import registry_name, to_yaml
 from pipelines.config.schema import Config
@@ -16,11 +17,10 @@ from pipelines.config.sections import BacktestConfig, ExplainConfig
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.dataset.risk_free import describe_rate
-from pipelines.explain.fitted import Unit, unit_of_run
-from pipelines.explain.tables import NET
+from pipelines.explain.shown import NET, Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged
-from pipelines.results.comparisons import baseline_titles, deciding_rows
+from pipelines.results.comparisons import deciding_rows
 from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run import provenance
@@ -312,7 +312,7 @@ def report_ladder(
     ladder: pl.DataFrame, book: str, registered: Mapping[str, str], tables: Mapping[str, pl.DataFrame]
 ) -> pl.DataFrame:
     """Add the main book's columns, intervals and answers; a model must beat all variants of a baseline."""
-    baselines = {name: model for name, model in registered.items() if model in baseline_titles()}
+    baselines = {name: model for name, model in registered.items() if model in BENCHMARKS}
     frame = ladder.with_columns(
         *(pl.col(f"{book}.{name}").fill_nan(None).alias(name) for name in _OF_BOOK),
         share_of_truth=(pl.col("rank_ic") / pl.col("truth_rank_ic")).cast(pl.Float64),
@@ -322,7 +322,7 @@ def report_ladder(
     answers = list(deciding_rows(tables["comparisons"])) if "comparisons" in tables else []
     nothing = pl.DataFrame(schema={**keys, "book": pl.String(), **dict.fromkeys(_TESTED, pl.Float64())})
     own = tables.get("significance", nothing).filter(pl.col("book") == book).select(*keys, *_TESTED)
-    for baseline in baseline_titles():
+    for baseline in BENCHMARKS:
         rows = [(row["model"], row["delay"], row["beats"]) for row in answers if row["baseline"] == baseline]
         beats = pl.DataFrame(rows, schema={**keys, f"beats_{baseline}": pl.String()}, orient="row")
         own = own.join(beats, on=list(keys), how="left")

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import polars as pl
 
+from models.spec import BENCHMARKS
 from pipelines.format import is_unknown
 from pipelines.pages.report_data import RunReport
 from pipelines.pages.tables import write
-from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, baseline_titles, deciding_rows
+from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class ReportVerdict:
 
 def baseline_of(row: Mapping[str, Any]) -> str | None:
     """The baseline that a row of the ladder is, or is a variant of; None for other models."""
-    named: str | None = row.get("baseline") or (row["model"] if row["model"] in baseline_titles() else None)
+    named: str | None = row.get("baseline") or (row["model"] if row["model"] in BENCHMARKS else None)
     return named
 
 
@@ -155,7 +156,7 @@ def _doubts(best: Mapping[str, Any]) -> list[str]:
 
 def _doubts_on_baselines(best: Mapping[str, Any]) -> list[str]:
     doubts, titles = [], dict[str, list[str]]()
-    for baseline, title in baseline_titles().items():
+    for baseline, title in BENCHMARKS.items():
         if baseline_of(best) == baseline:
             doubts.append("it is itself a baseline")
         elif (answer := best[f"beats_{baseline}"]) is None:

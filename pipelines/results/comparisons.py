@@ -7,7 +7,7 @@ same sessions, so their daily differences are tested.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Final
@@ -31,6 +31,7 @@ from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
+from models.spec import BENCHMARKS
 from pipelines.columns import of_book, table
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
@@ -43,13 +44,6 @@ from pipelines.run.evaluations import tradable_delay
 MIN_DEFLATED_SHARPE: Final = 0.95  # deflated Sharpe ratio that a confirmed model has at least
 
 ANSWERS: Final = ("no", "unclear", "yes")
-
-
-def baseline_titles() -> Mapping[str, str]:
-    """Return the models that every other model is compared with, and their titles."""
-    from models.registry import benchmarks  # imports torch, which a list of runs needs not wait for
-
-    return benchmarks()
 
 
 def beats(ic: MeanTest, sharpe: BootstrapInterval, level: float = LEVEL) -> str:
@@ -123,7 +117,7 @@ def _pairs(series: TradableSeries) -> Iterator[tuple[str, str, str]]:
     kinds = {model: registry_name(series.config, model) for model in series.models}
     for model in series.models:
         for rival in series.models:
-            if kinds[rival] in baseline_titles() and kinds[model] != kinds[rival]:
+            if kinds[rival] in BENCHMARKS and kinds[model] != kinds[rival]:
                 yield model, rival, kinds[rival]
 
 
@@ -180,7 +174,7 @@ def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
     deciding = ranked.unique(["model", "baseline"], keep="first", maintain_order=True)
     found = {(row["model"], row["baseline"]): row for row in deciding.iter_rows(named=True)}
     for model in comparisons["model"].unique(maintain_order=True):
-        yield from (found[model, one] for one in baseline_titles() if (model, one) in found)
+        yield from (found[model, one] for one in BENCHMARKS if (model, one) in found)
 
 
 class TradableSeries:
@@ -241,7 +235,7 @@ def multiple_test_table(series: TradableSeries) -> pl.DataFrame | None:
     """Test all models at once against zero and the best baseline; None for one, or for few sessions."""
     trained = series.config.models
     kinds = [registry_name(series.config, one) if one in trained else "" for one in series.models]
-    baselines = [v for v, kind in enumerate(kinds) if kind in baseline_titles()]
+    baselines = [v for v, kind in enumerate(kinds) if kind in BENCHMARKS]
     ours = [v for v in range(len(kinds)) if v not in baselines]
     rows: list[dict[str, Any]] = []
     for book in series.books:

@@ -34,10 +34,8 @@ from pipelines.dataset.market import Market
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
-from pipelines.run.checkpoints import checkpoint_config
 from pipelines.run.completeness import forecast_by_all
-from pipelines.run.record import RecordedRun
-from pipelines.train.task import QUANTILE_SCORES
+from pipelines.run.record import QUANTILE_SCORES, RecordedRun
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)  # sessions held, at the first tradable delay; and the label's
 DELAYS: Final = (0, 1, 2, 5)  # sessions until the trade, at the label's horizon; and the config's
@@ -259,7 +257,11 @@ def member_weight_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFram
     first, rows = run.config.seeds[0], []
     for model in run.config.models:
         members = members_of(run.config, model)
-        for fold in sorted(folds) if members else ():
+        if not members:
+            continue
+        from pipelines.run.checkpoints import checkpoint_config  # imports PyTorch
+
+        for fold in sorted(folds):
             weights = checkpoint_config(run.checkpoint(model, fold, first)).get("weights", {})
             row = {"model": model, "fold": fold}
             rows += [row | {"member": one, "member_weight": weights.get(one)} for one in members]

@@ -21,6 +21,7 @@ from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
 LATEST = "latest"  # the run started last; a config that was only audited has not been started
+QUANTILE_SCORES = "quantile_scores"  # folder of the score files in a run's folder
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
 _GONE = {"\n  engine: integrated_gradients\n": "explain.engine=permutation"}

@@ -306,7 +306,6 @@ def run_stack(
 
 
 Scores = list[dict[str, float]]
-QUANTILE_SCORES = "quantile_scores"  # folder of the score files in a run's folder
 
 
 def score_quantiles(

@@ -31,11 +31,11 @@ from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, checkpoint_exists, save_checkpoint
 from pipelines.run.completeness import committed_tasks, describe_missing
 from pipelines.run.provenance import TaskDone, TrainingEnded, TrainingStarted, environment, record
-from pipelines.run.record import RecordedRun, score_file
+from pipelines.run.record import QUANTILE_SCORES, RecordedRun, score_file
 from pipelines.run.stored import StoredRun
 from pipelines.run.warm_start import load_warm_start, warm_start_checkpoint, write_folds
 from pipelines.train.ensembles import combine_members, keep_forecasts, kept_file
-from pipelines.train.task import QUANTILE_SCORES, Key, Outcome, Task, collect_arrays, task_device
+from pipelines.train.task import Key, Outcome, Task, collect_arrays, task_device
 from pipelines.train.trials import Scope, count_trials, record_trials, share_trials
 from pipelines.train.work import Group, News, group_item, groups_of, run_groups
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.ranks import average_ranks
 from models.explain.network.weights import PeerWeights, ranks_of_sources, to_digraph
 
 DRAWS = 100
@@ -125,15 +126,13 @@ def rank_correlation(
     first_NN: FloatArray, second_NN: FloatArray, valid_NN: BoolArray, rng: np.random.Generator
 ) -> AgainstNull:
     """Spearman correlation of two networks over the valid pairs, with its null of exchanged names."""
-    from scipy import stats
-
     valid_NN = valid_NN & ~np.eye(len(valid_NN), dtype=np.bool_)
     number = int(valid_NN.sum())
     if number < 3:
         return undefined(number)
     one_NN, two_NN = np.zeros((2, *valid_NN.shape))
     for rank_NN, weight_NN in ((one_NN, first_NN), (two_NN, second_NN)):
-        rank_NN[valid_NN] = stats.rankdata(weight_NN[valid_NN])
+        rank_NN[valid_NN] = average_ranks(weight_NN[valid_NN][None])[0]
         rank_NN[valid_NN] -= rank_NN[valid_NN].mean()
     # names are exchanged among the firms of at least one valid pair
     firms = np.flatnonzero(valid_NN.any(axis=0) | valid_NN.any(axis=1))

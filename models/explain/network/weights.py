@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.ranks import average_ranks
 from models.explain.peers import PeerAttribution
 
 if TYPE_CHECKING:
@@ -157,13 +158,12 @@ def normal_scores(size_nn: FloatArray) -> FloatArray:
     and few dates. Large shocks on single dates cannot make an edge; being among the largest on most dates
     can.
     """
-    from scipy import stats
     from scipy.special import ndtri
 
     known_nn = _measured(size_nn)
     count_n1 = known_nn.sum(axis=1, keepdims=True)
     # pairs that were not measured get the lowest ranks, which are then subtracted
-    rank_nn = stats.rankdata(np.where(known_nn, size_nn, -np.inf), axis=1) - (len(size_nn) - count_n1)
+    rank_nn = average_ranks(np.where(known_nn, size_nn, -np.inf)) - (len(size_nn) - count_n1)
     score_nn = np.where(known_nn, ndtri(np.where(known_nn, rank_nn, 1.0) / (count_n1 + 1.0)), 0.0)
     score_nn -= np.where(known_nn, score_nn.sum(axis=1, keepdims=True) / np.maximum(count_n1, 1), 0.0)
     spread_n1 = np.sqrt((score_nn**2).sum(axis=1, keepdims=True) / np.maximum(count_n1 - 1, 1))

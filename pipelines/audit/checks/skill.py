@@ -19,7 +19,8 @@ from features.arithmetic.transforms import rank_normal
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, is_constant
 from features.library.sets import characteristics_of
-from models.registry import MODELS, benchmarks
+from models.registry import MODELS
+from models.spec import BENCHMARKS
 from pipelines.audit.refit import few_firms, sample_columns
 from pipelines.audit.subject import Subject, temporary_run
 from pipelines.dataset.characteristics import INPUT_PREFIX
@@ -199,7 +200,7 @@ def shuffled_labels(subject: Subject) -> Result:
         )
         return answer("fail", sentence, rows)
     sentence = (
-        f"{' and '.join(benchmarks())} fitted on permuted labels have no skill on the test: the IC is at "
+        f"{' and '.join(BENCHMARKS)} fitted on permuted labels have no skill on the test: the IC is at "
         f"most {deviations:.1f} standard deviations from zero, and {NULL_DEVIATIONS:.0f} are allowed."
     )
     return answer("pass", sentence, rows)
@@ -227,7 +228,7 @@ def _permuted_fits(
     some_TNF[dates] = every_TNF[dates][:, columns]
     few = few_firms(replace(permuted, characteristics_TNF=every_TNF[:, :, :0]), columns)
     arrays = replace(tasks.collect_arrays(few, subject.config.features.window), characteristics_TNF=some_TNF)
-    models = {name: dict(MODELS[name].build.quick) for name in benchmarks()}
+    models = {name: dict(MODELS[name].build.quick) for name in BENCHMARKS}
     settings = {"models": models, "fit": {}, "seeds": (subject.seed,), "device": "cpu"}
     with temporary_run(subject.config.model_copy(update=settings)) as run:
         for task in walkforward.plan_tasks(run, data, [fold]):

@@ -24,9 +24,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from features.arrays import BoolArray, FloatArray
+from features.ranks import average_ranks
 from pipelines.sources.simulated.config import (
     INDUSTRIES,
     REVERSAL_CALM,
@@ -227,7 +227,7 @@ def _rank_normal(x_N: FloatArray, live_N: BoolArray) -> FloatArray:
     """Rank to a normal over the listed firms with a known value; 0 for all others."""
     known_N = live_N & np.isfinite(x_N)
     z_N = np.zeros(len(x_N))
-    z_N[known_N] = ndtri((rankdata(x_N[known_N]) - 0.5) / max(known_N.sum(), 1))
+    z_N[known_N] = ndtri((average_ranks(x_N[None, known_N])[0] - 0.5) / max(known_N.sum(), 1))
     return z_N
 
 

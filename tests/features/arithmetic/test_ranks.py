@@ -9,6 +9,7 @@ from scipy import stats
 
 from features.arithmetic import transforms
 from features.arithmetic.transforms import rank_normal
+from features.ranks import average_ranks
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -63,3 +64,14 @@ def test_each_date_is_ranked_separately(monkeypatch: pytest.MonkeyPatch) -> None
     together = rank_normal(x_TN, mask_TN).tobytes()
     monkeypatch.setattr(transforms, "_CELLS", 1)
     assert rank_normal(x_TN, mask_TN).tobytes() == together
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_average_ranks_equal_scipy_to_the_bit(dtype: type[np.floating]) -> None:
+    x_RN = edge_cases(3, dtype)
+    expected = stats.rankdata(x_RN, axis=1, nan_policy="omit")
+    np.testing.assert_array_equal(average_ranks(x_RN), expected)
+    for columns in (0, 1):
+        few_RN = x_RN[:, :columns]
+        assert average_ranks(few_RN).shape == few_RN.shape
+    assert average_ranks(np.array([[7.0], [np.nan]])).tolist()[0] == [1.0]

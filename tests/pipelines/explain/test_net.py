@@ -24,7 +24,7 @@ from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
 from pipelines.explain.net import FIGURES, Coalitions, NetBook, net_table, verdict
-from pipelines.explain.tables import NET
+from pipelines.explain.shown import NET
 from pipelines.progress import Progress
 from pipelines.results.books import book_orders
 from pipelines.results.evaluate import ensemble, standardised

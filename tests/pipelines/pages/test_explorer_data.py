@@ -17,7 +17,7 @@ from page_data import unpack
 
 from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError, PeerglassError
-from pipelines.explain.fitted import unit_of
+from pipelines.explain.shown import unit_of
 from pipelines.pages.explorer import (
     has_networks,
     model_payload,
