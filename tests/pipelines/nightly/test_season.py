@@ -1,4 +1,4 @@
-"""Thirty nights on a market whose data arrive session by session, with retraining and corrections.
+"""Twenty nights on a market whose data arrive session by session, with retraining and corrections.
 
 `peerglass nightly` plays them: its delivery, training, scoring and upkeep. The signals of every night are
 compared with an evaluation of the same model versions on the data of that night: the whole dataset, the
@@ -51,11 +51,11 @@ from pipelines.train.task import collect_arrays, to_tensors
 from pipelines.train.walkforward import train
 
 MODEL = "temporal_peer"
-FIRST, NIGHTS, RETRAIN, PROMOTED = 250, 30, 12, 267  # the challenger of the second training is promoted
-SPLITS = {256: 2.0, 271: 0.1}  # night's session -> ratio
-DELISTED_ON, LISTED_ON, RESTATED_ON = 268, 264, 270
-WRONG_PRICE, CORRECTED_ON = 259, 266  # session of the wrong price, session with which its correction arrives
-LATE_STATEMENT, DELIVERED_ON = 261, 274  # when a statement was published, and when it is delivered
+FIRST, NIGHTS, RETRAIN, PROMOTED = 250, 20, 8, 261  # the challenger of the second training is promoted
+SPLITS = {254: 2.0, 267: 0.1}  # night's session -> ratio
+DELISTED_ON, LISTED_ON, RESTATED_ON = 265, 261, 266
+WRONG_PRICE, CORRECTED_ON = 256, 260  # session of the wrong price, session with which its correction arrives
+LATE_STATEMENT, DELIVERED_ON = 257, 268  # when a statement was published, and when it is delivered
 
 
 @pytest.fixture(scope="module")
@@ -331,12 +331,11 @@ def test_todays_data_differ_exactly_where_a_correction_explains_it(season: Seaso
         "a price enters the windows of every night"
     )
     assert DELIVERED_ON - 1 in differing, "the statement changes characteristics"
+    day = days[WRONG_PRICE + 1]
+    version = season.versions[day][0]
     corrected = explain_differences(
         season.lake,
-        *(
-            read_revision(season.lake, season.config.name, days[260], season.versions[days[260]][0], n)
-            for n in (1, 2)
-        ),
+        *(read_revision(season.lake, season.config.name, day, version, n) for n in (1, 2)),
     )
     assert f"prices of {firms[5]} were corrected on {days[WRONG_PRICE]}" in corrected.describe()
     first_revisions = read_signals(season.lake, season.config.name)
