@@ -46,9 +46,10 @@ class Rules(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
-        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        leaves = tree_leaves((args, kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         name = func.overloadpacket.__name__
-        devices = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.device)]
+        devices = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
         if not any(one.device == ON_DEVICE for one in given) and ON_DEVICE not in devices:
             return func(*args, **kwargs)
         if name == "_local_scalar_dense":
