@@ -52,9 +52,9 @@ def clipped(x_TN: FloatArray) -> FloatArray:
         if not some.any():
             continue
         held = np.where(known, part, np.nan)[:, some]
-        middle = np.nanmedian(held, axis=0)
+        middle = _medians(held)
         off = np.abs(held - middle)
-        size = 1.4826 * np.nanmedian(off, axis=0)
+        size = 1.4826 * _medians(off)
         deviation = np.sqrt(np.nanmean(off**2, axis=0))
         # a series that is mostly constant has no median deviation: its moves keep their sizes
         size = np.where(size > 1e-3 * deviation, size, deviation)
@@ -63,6 +63,13 @@ def clipped(x_TN: FloatArray) -> FloatArray:
         np.copyto(place, scaled, where=np.isfinite(scaled))
         out_TN[:, start : start + _PIECE][:, some] = place
     return out_TN
+
+
+def _medians(x_TN: FloatArray) -> FloatArray:
+    """Median of each firm's known values, at least one; as `np.nanmedian`, which takes five times as long."""
+    sorted_TN, count_N = np.sort(x_TN, axis=0), np.isfinite(x_TN).sum(axis=0)  # NaNs are last
+    firms_N = np.arange(x_TN.shape[1])
+    return np.asarray((sorted_TN[(count_N - 1) // 2, firms_N] + sorted_TN[count_N // 2, firms_N]) / 2)
 
 
 def is_common(x_TN: FloatArray) -> bool:
