@@ -61,7 +61,7 @@ def render_report(report: RunReport) -> str:
         "verdict": verdict,
         "level": LEVEL,
         "checks": checks,
-        "behind": {check: _behind(rows) for check, rows in header.behind.items()},
+        "behind": {check: shown_evidence(rows) for check, rows in header.behind.items()},
         "summary": _summary(report, checks),
         "worst": min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
         **_shared(report, chosen, verdict),
@@ -189,23 +189,25 @@ def _checks(report: RunReport) -> list[dict[str, Any]] | None:
     return sorted(rows, key=lambda row: VERDICTS.index(row["verdict"]))
 
 
-def _behind(rows: pl.DataFrame) -> dict[str, Any]:
+def shown_evidence(rows: pl.DataFrame) -> dict[str, Any]:
     """The evidence of a check for a reader: the worst rows, their columns, and values beside their limits."""
     if "verdict" in rows.columns:
-        poor = pl.col("verdict").is_in(["fail", "warn"])
-        worst = pl.col("verdict").replace_strict(_WORST_FIRST, default=len(_WORST_FIRST))
+        rows = rows.sort(pl.col("verdict").replace_strict(_WORST_FIRST, default=len(_WORST_FIRST)))
+    if "sentence" in rows.columns:  # what a question would say if it had found something
+        found = pl.col("verdict").is_in(["fail", "warn"])
         named = [pl.when(pl.col(name) != "").then(name).alias(name) for name in ("subject", "check")]
-        rows = rows.sort(worst).with_columns(pl.when(poor).then("sentence").alias("sentence"), *named)
-    elif "failed" in rows.columns:
+        rows = rows.with_columns(pl.when(found).then("sentence").alias("sentence"), *named)
+    if "failed" in rows.columns:
         rows = rows.sort("failed", descending=True)
     shown = rows.head(_SHOWN_EVIDENCE).drop("reason", strict=False)
     columns = [
         (f"?{name}", name.replace("_", " "), "wide" if name == "sentence" else _form(kind))
         for name, kind in shown.schema.items()
     ]
-    value = next((name for name in ("value", "ic") if name in rows.columns), None)
+    numbers = {name for name, kind in shown.schema.items() if kind.is_numeric()}
+    value = next((name for name in ("value", "ic") if name in numbers), None)
     bars = []
-    if value is not None and "limit" in rows.columns:
+    if value is not None and "limit" in numbers:
         names = [name for name in ("subject", "feature", "column", "check") if name in rows.columns]
         limited = shown.filter(pl.col(value).is_finite(), pl.col("limit") != 0).head(_SHOWN_BARS)
         for row in limited.iter_rows(named=True):

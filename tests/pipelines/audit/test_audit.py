@@ -32,6 +32,8 @@ from pipelines.audit.registry import CHECKS
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
 from pipelines.errors import ConfigError
+from pipelines.pages.page import Page
+from pipelines.pages.report import shown_evidence
 from pipelines.progress import Progress
 from pipelines.train import task as tasks
 
@@ -71,7 +73,9 @@ def test_planted_leak_is_caught_and_named(
     assert result.verdict == leak.verdict, result.sentence
     assert leak.names in result.sentence
     assert "{" not in result.sentence, "a placeholder without its value"
-    assert not result.evidence.is_empty()
+    shown = shown_evidence(result.evidence)
+    rows = Page().table(shown["rows"], shown["columns"], name).count("<tr")
+    assert 1 < rows == 1 + min(result.evidence.height, 20), "the report shows them, below a heading"
 
 
 def test_all_kinds_of_leaks_are_covered() -> None:

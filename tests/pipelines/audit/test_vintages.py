@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from backtest.look_ahead.vintages import compare_vintages
+from pipelines.pages.report import shown_evidence
 
 DAYS = pl.date_range(dt.date(2020, 1, 1), dt.date(2020, 6, 28), "1d", eager=True)
 FIRMS = [f"F{n:02}" for n in range(20)]
@@ -93,6 +94,7 @@ def test_overwritten_statement_and_single_corrections(whole: Tables) -> None:
     one = (pl.col("ticker") == "F07") & (pl.col("date") == dt.date(2020, 3, 3))
     corrected = whole["prices"].with_columns(close=pl.when(one).then(49.0).otherwise("close"))
     result = compare_vintages(until(whole, LAST), {**whole, "prices": corrected})
+    assert shown_evidence(result.evidence)["rows"]["verdict"].to_list() == ["warn"], "as the report shows it"
     assert result.verdict == "warn"
     assert "such as F07 since 2020-03-03" in result.sentence
 
