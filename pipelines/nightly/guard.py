@@ -99,13 +99,12 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
     own_T, champion_T = ics[str(version)].to_numpy(), ics[str(current)].to_numpy()
     test = inferiority_test(own_T, champion_T, margin=settings.margin, overlap=overlap, level=settings.level)
     found = {name: getattr(test, name) for name in ("difference", "lower", "upper", "p_value")}
-    proved = False
     if settings.proof:
-        bounds = confidence_sequence(
+        lower_T, upper_T = confidence_sequence(
             own_T - champion_T, overlap=overlap, level=2 * settings.level, tightest=_TIGHTEST * overlap
         )
-        found |= {"lower": bounds[0][-1], "upper": bounds[1][-1], "p_value": math.nan}
-        proved = bool((bounds[0] > -settings.margin).any())
+        # the bounds hold on all nights together, so the narrowest of them do
+        found |= {"lower": np.fmax.reduce(lower_T), "upper": np.fmin.reduce(upper_T), "p_value": math.nan}
     evidence |= {
         "first": str(ics["session"][0]),
         "last": str(ics["session"][-1]),
@@ -114,7 +113,9 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
         "level": settings.level,
         **{name: None if math.isnan(value) else float(value) for name, value in found.items()},
     }
-    if settings.proof and not proved:
+    if settings.proof:
+        if found["lower"] > -settings.margin:
+            return evidence, []
         bound = f"at least {found['lower']:+.4f}" if n >= BURN_IN * overlap else "not yet bounded"
         return evidence, [
             f"{version} is not proved to be as good as the champion {current}, less nightly.promotion.margin "
@@ -122,8 +123,6 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
             f"{test.difference:+.4f}, and in the long run {bound}; it has bounds from "
             f"{BURN_IN * overlap} sessions on."
         ]
-    if proved:
-        return evidence, []
     if not test.is_worse:
         return evidence, []
     final = " Its first sessions decide, so that every later night says the same." if every_night else ""

@@ -14,6 +14,7 @@ from models.fitting.config import NET_UTILITY, LossName
 from models.fitting.fit import Diverged, FitConfig, Fitted, fit
 from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
+from models.spec import BENCHMARKS
 
 T, N, C, F, W, S = 70, 16, 2, 3, 5, 3
 NAMES = ("return_21", "log_market_equity", "noise")
@@ -133,3 +134,8 @@ def test_a_feature_that_is_never_known_has_no_effect(
     forecast = model.forecast(data, TEST)
     assert np.isfinite(forecast).all()
     np.testing.assert_array_equal(forecast, same.forecast(data, TEST))
+
+
+def test_the_models_that_all_others_are_compared_with_are_registered() -> None:
+    assert BENCHMARKS.keys() <= MODELS.keys()
+    assert all(BENCHMARKS.values()), "each has a title"
