@@ -193,7 +193,7 @@ def show_run(run: str, output: Path = RUNS_FOLDER, as_json: bool = False) -> Non
     from pipelines.results.signal_file import find_signals
     from pipelines.run.record import open_run
 
-    details = collect_details(find_signals(run, output) or open_run(run, output))
+    details = collect_details(find_signals(run, output) or open_run(run, output, models=False))
     answer(details, describe_details, as_json=as_json)
 
 

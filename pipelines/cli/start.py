@@ -226,7 +226,7 @@ def notebook(
     if run is not None:
         from pipelines.run.record import open_run
 
-        variables["PEERGLASS_RUN"] = str(open_run(run, output).folder.resolve())
+        variables["PEERGLASS_RUN"] = str(open_run(run, output, models=False).folder.resolve())
     if date is not None:
         variables["PEERGLASS_DATE"] = str(date.date())
     if ticker is not None:

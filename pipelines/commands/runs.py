@@ -441,7 +441,7 @@ def _reasons_to_keep(runs: Sequence[RunSummary], whole: Collection[Path]) -> dic
             }
         try:
             where = str(identity["lake"])
-            lake = open_lake(open_run(str(run.folder)).config) if is_url(where) else Lake(where)
+            lake = open_lake(open_run(str(run.folder), models=False).config) if is_url(where) else Lake(where)
             if lake.root not in read:
                 reasons = reversed([*_with_alias(lake), *_scored(lake)])  # the first reason of a run counts
                 referred |= {name: f"{name} {reason}." for name, reason in reasons}

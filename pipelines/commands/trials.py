@@ -114,7 +114,7 @@ _Counting = tuple[set[tuple[str, str]], set[tuple[str, str]], str]
 
 def _counted_against(output: Path, run: str) -> _Counting:
     """Keys of the trials that count against a run, those on its market, and the name of the run."""
-    owner = find_signals(run, output) or open_run(run, output)
+    owner = find_signals(run, output) or open_run(run, output, models=False)
     counted = count_trials(output, Scope.of(owner.config))
     keys, on_market = (
         set(rows.select("forecast", "traded").rows()) for rows in (counted.rows, counted.on_market)

@@ -65,7 +65,7 @@ def open_candidate(
 ) -> ComparedModel:
     """Open ``RUN:MODEL``, or the model of ``RUN`` with the highest rank IC on validation."""
     run_name, _, model = name.partition(":") if not Path(name).is_dir() else (name, "", "")
-    run = find_signals(run_name, output) or open_run(run_name, output)
+    run = find_signals(run_name, output) or open_run(run_name, output, models=False)
     evaluation = newest_evaluation(run)
     if evaluation is None:
         raise DataError(f"Run {run.run_id} has no evaluation; make one with: peerglass backtest {run.run_id}")

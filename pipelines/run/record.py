@@ -122,9 +122,10 @@ def list_records(output: Path) -> list[tuple[Path, dict[str, Any]]]:
     return [(folder, record) for *_, folder, record in found]
 
 
-def open_run(name: str, output: Path = Path("data/runs")) -> RecordedRun:
-    """Open a run."""
-    return _open(Path(name) if (Path(name) / _RECORD).is_file() else find_folder(name, output))
+def open_run(name: str, output: Path = Path("data/runs"), *, models: bool = True) -> RecordedRun:
+    """Open a run; without ``models``, theirs stay as its config gives them, and PyTorch is not imported."""
+    folder = Path(name) if (Path(name) / _RECORD).is_file() else find_folder(name, output)
+    return _open(folder, models=models)
 
 
 def open_named_run(name: str, config: Config) -> RecordedRun:
@@ -136,13 +137,15 @@ def open_named_run(name: str, config: Config) -> RecordedRun:
     return _open(Path(name) if "/" in name else find_folder(name, Path(config.output)))
 
 
-def _open(folder: Path) -> RecordedRun:
+def _open(folder: Path, *, models: bool = True) -> RecordedRun:
     try:
         record: dict[str, Any] = read_json(folder / _RECORD)
         identity, path = Identity.from_record(record["identity"]), folder / "config.yaml"
-        config = load_config(path, [to for was, to in _GONE.items() if was in path.read_text("utf-8")])
+        overrides = [to for was, to in _GONE.items() if was in path.read_text("utf-8")]
+        config = load_config(path, overrides, models=models)
         _require_same_environment(folder, config, record.get("environment", {}))
-        return RecordedRun(record["run_id"], _as_recorded(config, identity), identity, folder)
+        config = _as_recorded(config, identity) if models else config
+        return RecordedRun(record["run_id"], config, identity, folder)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"The run folder {folder} is damaged ({error}); run its config again.") from None
 

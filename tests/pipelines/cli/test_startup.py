@@ -16,6 +16,7 @@ from places import ROOT
 from pipelines.cli.main import app
 from pipelines.config.load import load_config
 from pipelines.run.fetch import ingest_config
+from pipelines.stages import backtest_run, train_config
 
 CALL = """
 import shlex, sys
@@ -74,15 +75,20 @@ def test_the_help_of_every_command_imports_no_library(tmp_path: Path) -> None:
 
 
 def test_commands_that_look_things_up_do_not_wait_for_torch(tmp_path: Path, tiny: dict[str, Any]) -> None:
-    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(tiny))
-    ingest_config(load_config(tmp_path / "tiny.yaml"), print)
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump({**tiny, "models": {"ridge": {}, "zero": {}}}))
+    config = load_config(tmp_path / "tiny.yaml")
+    ingest_config(config, print)
+    run = train_config(config)
+    backtest_run(run, [], tmp_path / tiny["output"], echo=print)
     days = [
         dt.date(2023, 1, 2) + dt.timedelta(weeks=week, days=day) for week in range(60) for day in range(5)
     ]
     rows = [f"{day},{ticker},{10 + i % 7}" for i, day in enumerate(days) for ticker in "ABCDEFGHIJ"]
     (tmp_path / "prices.csv").write_text("\n".join(["date,ticker,close", *rows]))
+    of_run = (f"runs show {run}", f"trials list --run {run}", f"compare {run}:ridge {run}:zero")
     looking = [
         *("features", "runs list", "trials list", "runs prune", "replicate", "init prices.csv"),
+        *(f"{words} --output {tiny['output']}" for words in of_run),
         *(f"{words} tiny.yaml" for words in ("lake status", "lake compact", "quarantine list")),
     ]
     call(looking, LIBRARIES, tmp_path)
