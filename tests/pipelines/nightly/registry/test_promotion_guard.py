@@ -116,6 +116,25 @@ def test_a_proof_is_a_confidence_sequence_over_all_shadow_sessions(
     assert found.evidence["p_value"] is None
 
 
+def test_a_proof_once_given_stands_on_later_nights(
+    versions: Versions, market: Market, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bounds hold on all nights together, so weak sessions that follow cannot take a proof back."""
+    monkeypatch.setattr("backtest.inference.anytime.BURN_IN", 20)  # the market has 40 sessions
+    versions.write_nights(versions.old, 0.0, range(5, 45), seed=1)
+    versions.write_nights(versions.new, 2.0, range(5, 30), seed=2)
+    versions.write_nights(versions.new, -2.0, range(30, 45), seed=3)
+    early = night_data(versions.config, versions.lake, versions.days[versions.at + 30], Progress()).market
+    first, last = (
+        judged(versions, seen, proof=True, margin=0.05, every_night=True) for seen in (early, market)
+    )
+    assert first.passed
+    assert last.passed
+    assert (first.evidence["sessions"], last.evidence["sessions"]) == (25, 40)
+    assert first.evidence["lower"] == last.evidence["lower"]
+    assert judged(versions, market, margin=0.05).evidence["lower"] < last.evidence["lower"]
+
+
 def test_without_a_proof_a_version_waits(versions: Versions, market: Market) -> None:
     versions.write_nights(versions.old, 1.0, range(5, 45), seed=1)
     versions.write_nights(versions.new, 1.0, range(5, 45), seed=2)
