@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from scipy import stats
+from scipy.special import stdtrit
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.network_tables import STRONGEST, UNKNOWN_GROUP
@@ -182,7 +182,7 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
     columns = ("out_strength", "in_strength", "pagerank", "leads", "follows")
     return {
         "model": network.model,
-        "interval": float(stats.t.ppf(0.975, orders - 1)),  # 95%, by Student's t of independent pairs
+        "interval": float(stdtrit(orders - 1, 0.975)),  # 95%, by Student's t of independent pairs
         "strongest": STRONGEST,
         "firms": firms["ticker"],
         "groups": groups,
