@@ -9,6 +9,7 @@ Shape suffixes: T sessions, N firms.
 from __future__ import annotations
 
 import datetime as dt
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
@@ -196,17 +197,9 @@ def simulated(seed: int, **market: object) -> Base:
     return make_base(f"simulated {seed}", kept, seed)
 
 
-def real(folder: Path, market: str, start: dt.date, end: dt.date, part: int) -> Base:
-    """Read every eighth (sp500) or sixteenth (nasdaq) firm of a file of real prices, with industries.
-
-    ``part`` is the first of these firms.
-    """
-    prices = read_prices(folder, market).filter(pl.col("date").is_between(start, end))
-    counts = prices.group_by("ticker").len().filter(pl.col("len") >= 250)
-    every = 8 if market == "sp500" else 16
-    tickers = counts["ticker"].sort().gather_every(every, part)
-    name = f"{market} {start.year}-{end.year} part {part}"
-    return cut(folder, market, prices.filter(pl.col("ticker").is_in(tickers.implode())), name, part)
+def is_held_out(ticker: str) -> bool:
+    """Whether a firm is of the half on which no limit was chosen."""
+    return zlib.crc32(ticker.encode()) % 2 == 1
 
 
 @cache
@@ -239,23 +232,17 @@ def cut(folder: Path, market: str, prices: pl.DataFrame, name: str, seed: int) -
     return make_base(name, tables, seed)
 
 
-def last_bases(folder: Path) -> list[Base]:
-    """Return markets of other firms and years, on which the last checks were tried once."""
-    found = [simulated(29, firms=60, sessions=1300)]
-    if (folder / "sp500_prices.parquet").is_file():
-        found.append(real(folder, "sp500", dt.date(2013, 1, 2), dt.date(2017, 12, 8), 5))
-        found.append(real(folder, "nasdaq", dt.date(2000, 1, 3), dt.date(2004, 12, 30), 9))
-    return found
-
-
-def bases(folder: Path, *, held_out: bool) -> list[Base]:
-    """Return the markets on which limits were set, or those of the final figures."""
-    seed, part = (11, 1) if held_out else (3, 0)
-    found = [simulated(seed)]
-    if (folder / "sp500_prices.parquet").is_file():
-        years = (2004, 2009) if held_out else (2011, 2016)
-        start, end = dt.date(years[0], 1, 2), dt.date(years[1], 12, 30)
-        found += [real(folder, market, start, end, part) for market in ("sp500", "nasdaq")]
+def bases(folder: Path) -> list[Base]:
+    """Return three simulated and three real markets, of firms on which no limit was chosen."""
+    found = [simulated(11), simulated(29, firms=60, sessions=1300), simulated(43, firms=35, sessions=1100)]
+    years = {"sp500": (2013, 2017, 4), "nasdaq": (2004, 2009, 8), "csi300": (2013, 2018, 6)}
+    for market, (first, last, every) in years.items():
+        if (folder / f"{market}_prices.parquet").is_file():
+            prices = read_prices(folder, market).filter(pl.col("date").dt.year().is_between(first, last))
+            counts = prices.group_by("ticker").len().filter(pl.col("len") >= 250)["ticker"].sort()
+            own = [ticker for ticker in counts if is_held_out(ticker)][1::every]
+            name = f"{market} {first}-{last}"
+            found.append(cut(folder, market, prices.filter(pl.col("ticker").is_in(own)), name, 1))
     return found
 
 

@@ -34,6 +34,8 @@ class Case:
         For a doctored delivery: words of the right cause, one of which the sentence must contain.
     of_input
         Whether the delivery is the market as it is, with an input.
+    pair
+        For a doctored delivery: the signal that it gives, and its honest twin.
     """
 
     make: Callable[[Base], Tables]
@@ -41,6 +43,7 @@ class Case:
     checks: tuple[str, ...] = ()
     expects: tuple[str, ...] = ()
     of_input: bool = False
+    pair: tuple[Compute, Compute] | None = None
 
 
 Compute = Callable[[Base], Array]

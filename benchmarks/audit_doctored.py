@@ -15,7 +15,18 @@ from typing import Final
 import numpy as np
 import polars as pl
 from audit_bases import Array, Base, Tables, carry
-from audit_clean import Case, by_volume, group_mean, members, past, rank, statements, surprise, volatility
+from audit_clean import (
+    Case,
+    by_volume,
+    expanding_mean,
+    group_mean,
+    members,
+    past,
+    rank,
+    statements,
+    surprise,
+    volatility,
+)
 
 from features.arithmetic.rolling import rolling_mean
 
@@ -113,45 +124,66 @@ def backfilled(base: Base, days: int = 63) -> Array:
     return out
 
 
-INPUTS: Final[Mapping[str, tuple[Compute, str]]] = {
+def over_mean(base: Base) -> Array:
+    """Prices over the mean of all so far."""
+    return np.asarray(base.close_TN / expanding_mean(base.close_TN))
+
+
+def noise(base: Base) -> Array:
+    """Noise, on every session anew."""
+    return base.noise(43)
+
+
+_WHERE: Final = (
+    "5% of the firms",
+    "20% of the firms",
+    "10% of the days",
+    "after a date",
+    "the last test fold",
+)
+INPUTS: Final[Mapping[str, tuple[Compute, Compute]]] = {
     **{
-        f"{what}, one session early for {where}": (lambda b, f=f, where=where: early(f(b), b, where), "lead")  # type: ignore[misc]
+        f"{what}, one session early for {where}": (lambda b, f=f, where=where: early(f(b), b, where), f)  # type: ignore[misc]
         for what, f in {
             "5-day return": lambda b: past(b, 5),
             "price over average": lambda b: b.close_TN / rolling_mean(b.close_TN, 20, 20),
             "log volume": lambda b: np.log1p(b.bars["volume"]),
         }.items()
-        for where in (
-            "5% of the firms",
-            "20% of the firms",
-            "10% of the days",
-            "after a date",
-            "the last test fold",
-        )
+        for where in _WHERE
     },
-    "return of the next 63 sessions": (lambda b: forward_return(b, 63), "lead"),
-    "return of the next 126 sessions": (lambda b: forward_return(b, 126), "lead"),
-    "volatility of the next 21 sessions": (lambda b: ahead(volatility(b, 21), 21), "lead"),
-    "volatility of the next 63 sessions": (lambda b: ahead(volatility(b, 63), 63), "lead"),
-    "noise with tomorrow's return, 0.02": (lambda b: mixed(b, 0.02), "lead"),
-    "noise with tomorrow's return, 0.05": (lambda b: mixed(b, 0.05), "lead"),
-    "noise with tomorrow's return, 0.08": (lambda b: mixed(b, 0.08), "lead"),
-    "noise with tomorrow's return, 0.14": (lambda b: mixed(b, 0.14), "lead"),
-    "full-sample z-score, clipped": (lambda b: np.clip(z_level(b), -1.5, 1.5), "scaled"),
+    "return of the next 63 sessions": (lambda b: forward_return(b, 63), lambda b: past(b, 63)),
+    "return of the next 126 sessions": (lambda b: forward_return(b, 126), lambda b: past(b, 126)),
+    "volatility of the next 21 sessions": (
+        lambda b: ahead(volatility(b, 21), 21),
+        lambda b: volatility(b, 21),
+    ),
+    "volatility of the next 63 sessions": (
+        lambda b: ahead(volatility(b, 63), 63),
+        lambda b: volatility(b, 63),
+    ),
+    **{
+        f"noise with tomorrow's return, {c}": (lambda b, c=c: mixed(b, c), noise)  # type: ignore[misc]
+        for c in (0.02, 0.05, 0.08, 0.14)
+    },
+    "full-sample z-score, clipped": (lambda b: np.clip(z_level(b), -1.5, 1.5), over_mean),
     "full-sample z-score, demeaned by date": (
         lambda b: z_level(b) - np.nanmean(z_level(b), axis=1, keepdims=True),
-        "scaled",
+        over_mean,
     ),
-    "full-sample z-score, trimmed": (trimmed, "scaled"),
-    "full-sample z-score, robust": (robust, "scaled"),
-    "full-sample z-score, ranked by date": (lambda b: rank(z_level(b)), "scaled"),
-    "between minimum and maximum of the year": (blocks, "scaled"),
-    "loadings of the whole sample": (loadings, "fitted"),
-    "mean of the target by firm": (lambda b: encoded(b, "firm"), "fitted"),
-    "mean of the target by industry": (lambda b: encoded(b, "industry"), "fitted"),
-    "filled back over a quarter": (backfilled, "lead"),
-    "surprises at the period's end": (lambda b: surprise(b, 0), "lead"),
+    "full-sample z-score, trimmed": (trimmed, over_mean),
+    "full-sample z-score, robust": (robust, over_mean),
+    "full-sample z-score, ranked by date": (lambda b: rank(z_level(b)), over_mean),
+    "between minimum and maximum of the year": (blocks, over_mean),
+    "loadings of the whole sample": (loadings, noise),
+    "mean of the target by firm": (lambda b: encoded(b, "firm"), lambda b: expanding_mean(b.return_TN)),
+    "mean of the target by industry": (
+        lambda b: encoded(b, "industry"),
+        lambda b: group_mean(b, expanding_mean(b.return_TN)),
+    ),
+    "filled back over a quarter": (backfilled, lambda b: past(b, 63)),
+    "surprises at the period's end": (lambda b: surprise(b, 0), lambda b: surprise(b, 25)),
 }
+"""Name -> a doctored input and its honest twin."""
 
 
 def _scaled_bars(base: Base, factor_TN: Array) -> dict[str, Array]:
@@ -356,8 +388,8 @@ def overwritten(base: Base, share: float = 0.5) -> Tables:
 _INDEX: Final = {"universe": {"min_history": 20, "membership": "index"}}
 DOCTORED: Final[Mapping[str, Case]] = {
     **{
-        name: Case(lambda b, f=compute: b.with_input(f(b)), expects=("signal",))  # type: ignore[misc]
-        for name, (compute, _) in INPUTS.items()
+        name: Case(lambda b, f=pair[0]: b.with_input(f(b)), expects=("signal",), of_input=True, pair=pair)  # type: ignore[misc]
+        for name, pair in INPUTS.items()
     },
     "prices adjusted with later dividends and splits": Case(back_adjusted, expects=("adjusted",)),
     "gaps closed backwards": Case(closed_backwards, expects=("Backfilled", "repeated", "gap")),

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -23,7 +23,7 @@ import numpy as np
 import polars as pl
 from audit_bases import Array, Base, Tables, carry
 from audit_clean import CLEAN, Case, lag, past, volatility
-from audit_doctored import ahead
+from audit_doctored import ahead, forward_return
 from audit_false_alarms import ROOT, draw, is_input
 from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 
@@ -31,8 +31,10 @@ from backtest.look_ahead import bars, leads, splits
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import VERDICTS, Result
 from features.arrays import BoolArray, IntArray
+from features.information_coefficient import rank_ic_by_date
 from features.panel.panel import build_panel
 
+HORIZONS: Final = (1, 5, 21)
 _QUARTER: Final = 63  # sessions between two events of a firm, in the mean
 _SPLIT: Final = 2.0
 
@@ -52,7 +54,7 @@ def early_firms(base: Base, share: float) -> Tables:
 def trades_later(base: Base, share: float, later: float) -> Tables:
     """Some of the firms close later than the market, with a share of its next move behind them."""
     some_N, close_TN = drawn(base, share), carry(base.bars["close"])
-    after_TN = ahead(close_TN * np.nan_to_num(ahead(base.bars["split_ratio"]), nan=1.0))
+    after_TN = ahead(close_TN * np.nan_to_num(base.bars["split_ratio"], nan=1.0))
     moved_TN = close_TN ** (1.0 - later) * np.where(np.isfinite(after_TN), after_TN, close_TN) ** later
     moved_TN = np.where(some_N & np.isfinite(base.bars["close"]), moved_TN, base.bars["close"])
     high_TN, low_TN = np.fmax(base.bars["high"], moved_TN), np.fmin(base.bars["low"], moved_TN)
@@ -164,51 +166,72 @@ def to_event(base: Base, spread: float, kind: str) -> Array:
     return np.where((exact <= 15) | (before < 0), exact, np.where(guess > 15, guess, 16)).astype(float)
 
 
-def split_factor(base: Base, share: float) -> tuple[Array, Array]:
-    """Split ratios [T, N] of one split for some firms, and what they multiply to up to each session."""
-    rng = np.random.default_rng((base.seed, 67))
-    T, N = base.close_TN.shape
-    ratio = np.ones((base.whole, N))
-    at = rng.integers(base.whole // 5, base.whole * 4 // 5, N)
-    ratio[at, np.arange(N)] = np.where(drawn(base, share), _SPLIT, 1.0)
-    return ratio[:T], np.cumprod(ratio[:T], axis=0, dtype=np.float64)
+def split_factor(base: Base, share: float) -> Array:
+    """What the splits of some firms multiply to up to each session [T, N].
+
+    A firm splits its shares once, ten sessions after its price stands 60% above its lowest so far.
+    """
+    ratio, risen = np.ones(base.close_TN.shape), base.carried_TN >= 1.6 * np.fmin.accumulate(base.carried_TN)
+    for n in np.flatnonzero(risen.any(axis=0) & drawn(base, share)):
+        after = np.flatnonzero(np.isfinite(base.bars["close"][:, n]))
+        after = after[after >= risen[:, n].argmax() + 10]
+        ratio[after[:1], n] = _SPLIT
+    return np.asarray(np.cumprod(ratio, axis=0), dtype=np.float64)
 
 
-def with_splits(base: Base, share: float = 0.5, *, adjusted_volume: bool = False) -> Tables:
+def quoted(base: Base, share: float) -> Array:
+    """Closes of firms that split their shares."""
+    return np.asarray(base.bars["close"] / split_factor(base, share))
+
+
+def traded(base: Base, share: float, *, adjusted: bool) -> Array:
+    """Volumes of firms that split their shares, or volumes adjusted for these splits."""
+    done = split_factor(base, share)
+    return np.asarray(base.bars["volume"] * (done[-1] if adjusted else done))
+
+
+def dollars(base: Base, share: float, *, adjusted: bool) -> Array:
+    """Volume in money, of volumes as traded or adjusted for later splits."""
+    return traded(base, share, adjusted=adjusted) * quoted(base, share)
+
+
+def with_splits(base: Base, share: float = 0.5, *, adjusted: bool = False) -> Tables:
     """Prices and volumes of firms that split their shares; or volumes adjusted for these splits."""
-    ratio, done = split_factor(base, share)
-    left = _SPLIT ** drawn(base, share) / done  # what is still to come
-    bars = {name: base.bars[name] * left for name in ("open", "high", "low", "close")}
-    volume = base.bars["volume"] if adjusted_volume else base.bars["volume"] / left
+    done = split_factor(base, share)
+    bars = {name: base.bars[name] / done for name in ("open", "high", "low", "close")}
+    ratio = done / np.vstack([done[:1], done[:-1]])
+    volume = traded(base, share, adjusted=adjusted)
     return base.with_bars(**bars, volume=volume, split_ratio=base.bars["split_ratio"] * ratio)
 
 
 def share_count(base: Base, share: float, *, adjusted: bool) -> Array:
     """Shares outstanding, which grow a little every quarter and change at splits; or adjusted for them."""
-    T = len(base.close_TN)
     recorded = np.nan_to_num(base.bars["split_ratio"], nan=1.0)
-    grown = 1e7 * np.exp(base.noise(68)[0]) * 1.005 ** (np.arange(T)[:, None] // _QUARTER)
-    own = split_factor(base, share)[1] * np.cumprod(recorded, axis=0)
-    return np.asarray(grown if adjusted else grown * own)
+    quarter = np.arange(len(recorded))[:, None] // _QUARTER
+    grown = 1e7 * np.exp(base.noise(68)[0]) * 1.005**quarter
+    own = split_factor(base, share) * np.cumprod(recorded, axis=0)
+    return np.asarray(grown * (own[-1] if adjusted else own))
 
 
-def with_own(base: Base, x_TN: Array, share: float) -> Tables:
+def with_own(base: Base, x_TN: Array, share: float, name: str = "signal") -> Tables:
     """The market with splits, and an input."""
-    return {**with_splits(base, share), "inputs": base.rows("signal", x_TN)}
+    return {**with_splits(base, share), "inputs": base.rows(name, x_TN)}
 
 
 def capital(base: Base, share: float, *, adjusted: str) -> Array:
     """Capitalisation: shares outstanding times the price, both as of t, or one of them adjusted."""
-    left = _SPLIT ** drawn(base, share) / split_factor(base, share)[1]
-    price = base.close_TN if adjusted == "price" else base.bars["close"] * left
+    recorded = np.cumprod(np.nan_to_num(base.bars["split_ratio"], nan=1.0), axis=0)
+    own, price = split_factor(base, share) * recorded, quoted(base, share)
+    price = price * own / own[-1] if adjusted == "price" else price
     return np.asarray(share_count(base, share, adjusted=adjusted == "count") * price)
 
 
 Make = Callable[[Base], Array]
 
 
-def _input(make: Make, *expects: str) -> Case:
-    return Case(lambda b: b.with_input(make(b)), expects=expects, of_input=True)
+def _input(make: Make, *expects: str, twin: Make | None = None) -> Case:
+    pair = (make, twin) if twin else None
+    return Case(lambda b: b.with_input(make(b)), expects=expects, of_input=True, pair=pair)
 
 
 def _rate(make: Callable[[Base, Array], Array], which: int, strength: float, k: int) -> Make:
@@ -219,8 +242,19 @@ def _held(make: Make, unit: str, kind: str, label: str) -> Make:
     return lambda b: of_periods(b, make(b), unit, kind, label)
 
 
-def _capital(share: float, adjusted: str) -> Case:
-    return Case(lambda b: with_own(b, capital(b, share, adjusted=adjusted), share), expects=_OWN)
+def _early_mean(share: float, k: int) -> Make:
+    def mean(base: Base) -> Array:
+        own = np.nanmean(base.return_TN[:, drawn(base, share)], axis=1, keepdims=True)
+        return for_all(base, ahead(own, k) if k else own)
+
+    return mean
+
+
+def _of_splits(make: Callable[..., Array], share: float, name: str, **doctored: object) -> Case:
+    """An input of firms that split their shares, doctored and as it was."""
+    honest = {key: "" if isinstance(value, str) else False for key, value in doctored.items()}
+    pair = partial(make, share=share, **doctored), partial(make, share=share, **honest)
+    return Case(lambda b: with_own(b, pair[0](b), share, name), expects=(name,), pair=pair)
 
 
 def _log_volume(base: Base) -> Array:
@@ -231,18 +265,24 @@ _OWN: Final = ("signal",)
 EARLY_DOCTORED: Final[dict[str, Case]] = {
     **{
         f"{name} of the firms a session early": Case(
-            partial(early_firms, share=share), expects=("next session",)
+            partial(early_firms, share=share),
+            expects=("next session",),
+            pair=(_early_mean(share, 1), _early_mean(share, 0)),
         )
         for name, share in (("three", 0.0), ("10%", 0.1), ("30%", 0.3))
     },
     **{
-        f"{kind} of the next session, {s}, factor {which}": _input(_rate(make, which, s, 1), *_OWN)
+        f"{kind} of the next session, {s}, factor {which}": _input(
+            _rate(make, which, s, 1), *_OWN, twin=_rate(make, which, s, 0)
+        )
         for kind, make in (("a rate", for_all), ("betas times a rate", exposed))
         for which in (1, 2)
         for s in (0.4, 0.7, 0.95)
     },
     **{
-        f"{what}, by {unit}, labelled {label}": _input(_held(make, unit, kind, label), *_OWN)
+        f"{what}, by {unit}, labelled {label}": _input(
+            _held(make, unit, kind, label), *_OWN, twin=_held(make, unit, kind, "end")
+        )
         for what, make, kind in (
             ("mean of volume", _log_volume, "mean"),
             ("mood of 0.2", partial(mood, strength=0.2), "mean"),
@@ -255,25 +295,36 @@ EARLY_DOCTORED: Final[dict[str, Case]] = {
     },
     **{
         f"an exact countdown to events, spread {spread}": _input(
-            partial(to_event, spread=spread, kind="known"), *_OWN
+            partial(to_event, spread=spread, kind="known"),
+            *_OWN,
+            twin=partial(to_event, spread=spread, kind="revised"),
         )
         for spread in (6.0, 12.0, 20.0)
     },
-    "an exact countdown in days": _input(lambda b: to_event(b, 12.0, "days"), *_OWN),
+    "an exact countdown in days": _input(
+        partial(to_event, spread=12.0, kind="days"),
+        *_OWN,
+        twin=partial(to_event, spread=12.0, kind="revised"),
+    ),
     **{
         f"volumes adjusted for later splits of {name} of the firms": Case(
-            partial(with_splits, share=share, adjusted_volume=True), expects=("olume",)
+            partial(with_splits, share=share, adjusted=True),
+            expects=("olume",),
+            pair=(
+                partial(dollars, share=share, adjusted=True),
+                partial(dollars, share=share, adjusted=False),
+            ),
         )
         for name, share in (("15%", 0.15), ("50%", 0.5))
     },
     **{
-        f"capitalisation with adjusted {what}s, splits of {name}": _capital(share, what)
+        f"capitalisation with adjusted {what}s, splits of {name}": _of_splits(
+            capital, share, "signal", adjusted=what
+        )
         for what in ("price", "count")
         for name, share in (("15%", 0.15), ("50%", 0.5))
     },
-    "share counts adjusted for later splits": Case(
-        lambda b: with_own(b, share_count(b, 0.5, adjusted=True), 0.5), expects=_OWN
-    ),
+    "share counts adjusted for later splits": _of_splits(share_count, 0.5, "shares", adjusted=True),
 }
 EARLY_CLEAN: Final[dict[str, Case]] = {
     "firms that trade later than the market": Case(lambda b: trades_later(b, 0.1, 0.75)),
@@ -306,19 +357,46 @@ EARLY_CLEAN: Final[dict[str, Case]] = {
     ),
     "firms that split their shares": Case(with_splits),
     "share counts that change at splits": Case(
-        lambda b: with_own(b, share_count(b, 0.5, adjusted=False), 0.5)
+        lambda b: with_own(b, share_count(b, 0.5, adjusted=False), 0.5, "shares")
     ),
     "share counts that change at the next report": Case(
-        lambda b: with_own(b, np.fmin(lag(share_count(b, 0.5, adjusted=False), 45), 1e12), 0.5)
+        lambda b: with_own(b, np.fmin(lag(share_count(b, 0.5, adjusted=False), 45), 1e12), 0.5, "shares")
     ),
     "capitalisation at splits": Case(lambda b: with_own(b, capital(b, 0.5, adjusted=""), 0.5)),
-    "the raw price at splits": Case(
-        lambda b: {
-            **with_splits(b),
-            "inputs": b.rows("signal", b.bars["close"] * _SPLIT ** drawn(b, 0.5) / split_factor(b, 0.5)[1]),
-        }
-    ),
+    "the raw price at splits": Case(lambda b: with_own(b, quoted(b, 0.5), 0.5)),
 }
+
+
+def information(base: Base, x_TN: Array) -> Array:
+    """Mean daily rank ICs [2, 3] of a signal with the returns of the next 1, 5 and 21 sessions.
+
+    First as it is, then times each firm's slope of the next return on it: slopes of the first half of the
+    sessions, ICs of the second half. So a signal with one value for all firms of a date counts too.
+    """
+    next_TN, half = ahead(base.return_TN), len(x_TN) // 2
+    known_TN = np.isfinite(x_TN) & np.isfinite(next_TN)
+    known_TN[half:] = False
+    off_TN = np.where(known_TN, x_TN - np.nanmean(np.where(known_TN, x_TN, np.nan), axis=0), 0.0)
+    slope_N = (off_TN * np.where(known_TN, next_TN, 0.0)).sum(axis=0) / np.maximum(
+        (off_TN**2).sum(axis=0), 1e-12
+    )
+    signals = x_TN, np.where(np.arange(len(x_TN))[:, None] >= half, x_TN * slope_N, np.nan)
+    ics = [[rank_ic_by_date(own, forward_return(base, days)) for days in HORIZONS] for own in signals]
+    return np.asarray(np.nan_to_num(np.nanmean(ics, axis=2)))
+
+
+def costs(base: Base, case: Case) -> Array | None:
+    """ICs (`information`) of what a doctored case gives less those of its honest twin; None without one."""
+    return None if case.pair is None else np.subtract(*(information(base, make(base)) for make in case.pair))
+
+
+def worst_cost(found: Sequence[Array]) -> float:
+    """Largest |mean| cost over markets that is at least two standard errors; 0 without one."""
+    if not found:
+        return 0.0
+    mean = np.abs(np.mean(found, axis=0))
+    error = np.std(found, axis=0, ddof=1) / len(found) ** 0.5 if len(found) > 1 else np.zeros_like(mean)
+    return float(np.max(mean, where=mean >= 2.0 * error, initial=0.0))
 
 
 def delivered(tables: Tables) -> Delivery:
@@ -377,6 +455,7 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
     warnings.simplefilter("ignore", RuntimeWarning)
     np.seterr(all="ignore")
     counts: Counter[tuple[str, str, str]] = Counter()
+    cost: dict[str, list[Array]] = defaultdict(list)
     for k in range(given.count):
         base = draw(given.data, k, held_out=given.held_out)
         for kind, cases in kinds.items():
@@ -385,6 +464,8 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
             drawn = np.random.default_rng((k, len(kind))).choice(names, some, replace=False)
             for name, verdict in answers(base, {name: cases[name] for name in drawn.tolist()}, checks_of):
                 counts[kind, name, verdict] += 1
+                if (one := costs(base, cases[name])) is not None:
+                    cost[name].append(one)
                 if kind != "doctored" and verdict in ("fail", "warn"):
                     print(f"{verdict:<5}{base.name}: {name}", flush=True)
     for kind in kinds:
@@ -396,6 +477,7 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
             for name, found in own.items():
                 print(
                     f"{name:<60}{found['fail']:>4} fail {found['warn']:>4} warn of {sum(found.values()):>4}"
+                    f"{worst_cost(cost[name]):>8.3f} cost"
                 )
         total = sum(sum(found.values()) for found in own.values())
         fail, warn = (sum(found[v] for found in own.values()) for v in ("fail", "warn"))

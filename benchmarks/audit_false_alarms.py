@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import warnings
-import zlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Final
 
 import numpy as np
 import polars as pl
-from audit_bases import Base, cut, make_subject, read_prices, simulated
+from audit_bases import Base, cut, is_held_out, make_subject, read_prices, simulated
 from audit_clean import CLEAN, Case
 from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 
@@ -47,7 +46,7 @@ def draw(folder: Path, k: int, *, held_out: bool) -> Base:
     first = int(rng.integers(0, len(days) - length))
     inside = prices.filter(pl.col("date").is_between(days[first], days[first + length - 1]))
     counts = inside.group_by("ticker").len().filter(pl.col("len") >= 20)["ticker"].sort()
-    own = [ticker for ticker in counts if zlib.crc32(ticker.encode()) % 2 == held_out]
+    own = [ticker for ticker in counts if is_held_out(ticker) == held_out]
     some = rng.choice(own, min(int(rng.integers(15, 80)), len(own)), replace=False)
     inside = inside.filter(pl.col("ticker").is_in(list(some)))
     name = f"{market} {days[first]:%Y-%m}, {length} sessions, {len(some)} firms"

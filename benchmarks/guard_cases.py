@@ -1,7 +1,6 @@
 """Turn the inputs of the audit's cases into signal files, and count those that the guard catches.
 
-python benchmarks/guard_cases.py --data ../shared/data             # markets that were not looked at
-python benchmarks/guard_cases.py --data ../shared/data --last      # other firms and years still
+python benchmarks/guard_cases.py --data ../shared/data
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from audit_bases import bases, last_bases, make_subject
+from audit_bases import bases, make_subject
 from audit_clean import CLEAN
 from audit_doctored import DOCTORED
 from audit_fresh import FRESH_CLEAN, FRESH_DOCTORED, SECOND_CLEAN, SECOND_DOCTORED
@@ -41,7 +40,6 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
-    parser.add_argument("--last", action="store_true", help="other firms and years still")
     parser.add_argument("--market", default="", help="part of the names of the markets to run")
     parser.add_argument("--kind", choices=["clean", "doctored"])
     parser.add_argument("--only", default="", help="part of the names of the cases to run")
@@ -53,7 +51,7 @@ def main() -> None:
         "clean": {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN},
         "doctored": {**DOCTORED, **FRESH_DOCTORED, **SECOND_DOCTORED},
     }
-    for base in last_bases(given.data) if given.last else bases(given.data, held_out=True):
+    for base in bases(given.data):
         if given.market not in base.name:
             continue
         subject = make_subject(base.tables)

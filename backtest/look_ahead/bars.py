@@ -52,14 +52,15 @@ ON_GRID, OFF_GRID = 0.9, 0.5
 """Share of closes in whole cents, or in 64ths as US prices were quoted until 2001, late and early in the
 sample, if early prices were divided by later events."""
 GAP_DAYS: Final = 7  # days from the last price to the delisting, beyond which the last prices are missing
-EARLY_DEVIATIONS: Final = 5.0
+EARLY_DEVIATIONS: Final = 4.0
 """Minimum z of the size of a firm's correlation with the market's next session less that with its own, for
-three firms. The third largest z of an honest market is at most 0.7."""
-EARLY_SHARE: Final = 0.1
+two firms. The second largest z of an honest market is at most 0.5, or 1.5 if firms close after half of the
+market's next move."""
+EARLY_SHARE: Final = 0.2
 """Correlation with the market's own session over that with its next one, up to which firms are a session
 early, and do not just close later. Firms that close after three quarters of the market's next move have
-0.4."""
-_EARLY_FIRMS: Final = 3
+0.18 to 0.46."""
+_EARLY_FIRMS: Final = 2
 _NEWEST: Final = 20
 """Sessions at the end, before which hardly any firm pays a dividend: these prices are as quoted."""
 _SAME: Final = 1e-9

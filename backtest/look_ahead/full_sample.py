@@ -272,9 +272,9 @@ BOTH_HALVES: Final = 0.2
 """Maximum share of firms, among those that reach the common extreme, that may reach it in both halves of
 their sample. If a causal column reaches it with probability p in each half, nine of ten firms reach it at
 all only if p is 0.68; half of these firms then reach it in both halves."""
-TIMES: Final = 5
+TIMES: Final = 1
 """Maximum number of rows at the extreme, in the median of the firms: a scaled column reaches it once, and
-again only where two prices are equal."""
+again only where two prices are equal. An indicator stays at its bound for a session or two."""
 ROWS: Final = 60  # minimum number of rows per firm
 DISTINCT: Final = 20
 """Minimum number of distinct values per firm: flags and small counts often reach their bounds."""
@@ -385,8 +385,8 @@ def _by_firm(frame: pl.DataFrame) -> pl.DataFrame:
             first=value.first(),
             last=value.last(),
             monotone=(value.diff().ge(0).all() | value.diff().le(0).all()).fill_null(value=False),
-            at_maximum=(value == value.max()).sum(),
-            at_minimum=(value == value.min()).sum(),
+            at_maximum=_is_near(value, value.max()).sum(),
+            at_minimum=_is_near(value, value.min()).sum(),
             maximum_1=value.filter(pl.col("early")).max(),
             maximum_2=value.filter(~pl.col("early")).max(),
             minimum_1=value.filter(pl.col("early")).min(),
@@ -410,14 +410,16 @@ def _extremes(firms: pl.DataFrame) -> _Found:
         top = inner[kind].round_sig_figs(6).value_counts(sort=True).row(0)
         value, share = float(top[0]), top[1] / inner.height
 
-        def is_near(column: str, value: float = value) -> pl.Expr:
-            return (pl.col(column) - value).abs() <= EXACT * max(abs(value), 1.0)
-
-        hit = inner.filter(is_near(kind))
+        hit = inner.filter(_is_near(pl.col(kind), pl.lit(value)))
         if share < EXTREME or _median(hit[f"at_{kind}"]) > TIMES:
             continue
-        if hit.select((is_near(f"{kind}_1") & is_near(f"{kind}_2")).mean()).item() <= BOTH_HALVES:
+        halves = (_is_near(pl.col(f"{kind}_{half}"), pl.lit(value)) for half in (1, 2))
+        if hit.select(pl.all_horizontal(halves).mean()).item() <= BOTH_HALVES:
             yield kind, value, share
+
+
+def _is_near(column: pl.Expr, value: pl.Expr) -> pl.Expr:
+    return (column - value).abs() <= EXACT * pl.max_horizontal(value.abs(), 1.0)
 
 
 def _moments(firms: pl.DataFrame, frame: pl.DataFrame) -> _Found:

@@ -66,14 +66,24 @@ FACTOR, SUSPECT_FACTOR = 0.30, 0.20
 """Minimum |correlation| of a common series of an input with a factor of returns at a lead, beyond what the
 factors of t tell of both, for a failure and for a warning: a signal of every firm's return adds up to more
 for a factor."""
-FACTOR_DEVIATIONS: Final = 4.5
-"""Minimum z of it. Honest inputs reach 3.0, and rates of the next session have 5 to 17."""
+FACTOR_DEVIATIONS, SUSPECT_FACTOR_DEVIATIONS = 4.5, 3.7
+"""Minimum z of it. Honest inputs of such correlations reach 3.5, and rates of the next session have 3.4 to
+17."""
 PERIODS: Final = range(3, 31)  # sessions between the common steps of an input that is held by period
 PERIOD: Final = {"the return": 0.15, "the size of the return": 0.16, "the volume": 0.24}
 """Minimum |correlation| of these steps with what comes before the next step, or half way to it. Honest weekly
 and monthly values reach 0.02 with returns at a z of 2, 0.11 with their size and 0.17 with volume."""
-SUSPECT_PERIOD: Final = 0.08  # the same with returns for a warning: strong honest signals come near it
 PERIOD_DEVIATIONS: Final = 4.0
+SUSPECT_START, SUSPECT_HALF, HALF = 0.07, 0.03, 0.08
+"""Minimum |correlation| of these steps with the return of what is to come of their period, if it has the
+shape of a period that is known too early (`_within_periods`): for a warning, of periods dated at their start
+and of half periods, and for a failure. A forecast of the period has the first shape: 0.07 is an IC of 0.10
+over the period, and very few honest signals reach that."""
+WITHIN_DEVIATIONS: Final = 2.0  # minimum z of the links with the sessions after and before the step
+WITHIN_RATIO: Final = 0.5  # of the link before the step over that after it, or its inverse
+WITHIN_END: Final = 0.5
+"""Largest link after the period, over that within it. Of 3,888 honest weekly and monthly inputs one has the
+second shape, and none the first."""
 _STEPS: Final = 8  # fewest common steps
 EVENTS: Final = 30  # fewest events that a countdown reaches
 LENGTHS: Final = 0.12
@@ -203,17 +213,53 @@ def _for_periods(x_TN: FloatArray, news_TN: Float32Array, later: dict[str, Float
     period = int(np.median(np.diff(dates)))
     if period not in PERIODS:
         return
+    when = f"over all firms on its {len(dates)} steps, every {period} sessions"
     for what, y_TN in later.items():
         c_K, weight = news.pooled_correlations(news_TN, y_TN)
         for span in (period // 2, period - 1):
             c = float(c_K[:span].sum() / math.sqrt(span))
-            if abs(c) * math.sqrt(weight) < PERIOD_DEVIATIONS:
-                continue
-            bad, rare = abs(c) >= PERIOD[what], what == "the return" and abs(c) >= SUSPECT_PERIOD
-            if bad or rare:
-                when = f"on its {len(dates)} steps, every {period} sessions"
-                where = f"and the sessions before it, over all firms {when}"
-                yield _Alarm("fail" if bad else "warn", what, span, c, where)
+            if abs(c) >= PERIOD[what] and abs(c) * math.sqrt(weight) >= PERIOD_DEVIATIONS:
+                yield _Alarm("fail", what, span, c, f"and the sessions before it, {when}")
+    own_TN = np.zeros_like(news_TN)
+    own_TN[dates] = news.news(x_TN[dates], 1)  # beyond the period before
+    for step_TN, start in ((own_TN, period // 2), (news_TN, period)):
+        yield from _within_periods(step_TN, later["the return"], period, start, when)
+
+
+def _within_periods(
+    news_TN: Float32Array, return_TN: Float32Array, period: int, start: int, when: str
+) -> Iterator[_Alarm]:
+    """Compare the link of steps with the returns that complete a period with that with the returns before.
+
+    The mean of a period that is dated at the period's start steps by this period's value less the last one's:
+    its links with both periods have one size and opposite signs. A step half a period before the end
+    (``start`` is what is to come) has the same link with both halves. Neither has one after the period.
+    Honest summaries of the past have no link with what comes, and honest forecasts are weak, or have no
+    link with the half before.
+    """
+    before_PN = np.zeros((period + 1, news_TN.shape[1]), dtype=np.float32)
+    c_K, weight = news.pooled_correlations(
+        np.vstack([news_TN, before_PN]), np.vstack([before_PN, return_TN])
+    )  # from a lead of -period on
+    if len(c_K) < 3 * period:
+        return
+    half = start < period
+    spans = {
+        "coming": (1, start if half else period - 1),
+        "past": (1 + start - period, 0) if half else (-period, -1),
+        "after": (start + 1, 2 * start) if half else (period, 2 * period - 2),
+    }
+    coming, past, after = (
+        float(c_K[period + a : period + b + 1].sum() / math.sqrt(b - a + 1)) for a, b in spans.values()
+    )
+    past = past if half else -past
+    z = min(abs(coming), abs(past)) * math.sqrt(weight)
+    if abs(coming) < (SUSPECT_HALF if half else SUSPECT_START) or z < WITHIN_DEVIATIONS:
+        return
+    if WITHIN_RATIO <= past / coming <= 1.0 / WITHIN_RATIO and abs(after) <= WITHIN_END * abs(coming):
+        bad = half and abs(coming) >= HALF and z >= PERIOD_DEVIATIONS
+        where = f"and the sessions before it, as strongly as with those before the step, {when}"
+        yield _Alarm("fail" if bad else "warn", "the return", spans["coming"][1], coming, where)
 
 
 def _exact_countdown(data: Delivery, name: str, x_TN: FloatArray) -> Finding | None:
@@ -279,7 +325,7 @@ class _Factors:
         if news_TN.shape[1] > 1:
             series_TJ = series_TJ[:, self.firms_N]
             series_TJ = series_TJ @ np.hstack([_components(series_TJ, _SERIES), self.loading_NK])
-        best = (0.0, 0, 0)
+        best = (0.0, 0.0, 0, 0, 0.0)
         for lead, series_T in itertools.product(range(1, NEAR + 1), series_TJ.T):
             known_T = series_T[:-lead] != 0
             if known_T.sum() < _FEWEST:
@@ -296,12 +342,13 @@ class _Factors:
             )[0]
             c_K, z_K = news.correlations(sums_K5)
             k = int(z_K.argmax())
-            if abs(c_K[k]) >= SUSPECT_FACTOR and z_K[k] >= FACTOR_DEVIATIONS and abs(c_K[k]) > abs(best[0]):
-                best = float(c_K[k]), lead, k
-        if best[1]:
+            if abs(c_K[k]) >= SUSPECT_FACTOR and z_K[k] >= SUSPECT_FACTOR_DEVIATIONS:
+                best = max(best, (abs(c_K[k]), float(z_K[k]), lead, k, float(c_K[k])))
+        size, z, lead, k, c = best
+        if lead:
             where = "beyond what the factors of t tell (a series for many firms, such as a rate or an index)"
-            verdict: Verdict = "fail" if abs(best[0]) >= FACTOR else "warn"
-            yield _Alarm(verdict, f"common factor {best[2] + 1} of the returns", best[1], best[0], where)
+            verdict: Verdict = "fail" if size >= FACTOR and z >= FACTOR_DEVIATIONS else "warn"
+            yield _Alarm(verdict, f"common factor {k + 1} of the returns", lead, c, where)
 
 
 def _components(x_TN: FloatArray, count: int) -> FloatArray:

@@ -11,8 +11,10 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
+from backtest.look_ahead import news
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result, Verdict, conclude, judged_by, skipped
+from features.arithmetic.rolling import carry
 from features.arrays import FloatArray, IntArray
 from features.panel.panel import Panel
 
@@ -29,6 +31,9 @@ the least deviation of a step. Honest markets with four splits or more have slop
 FOLLOWS: Final = (
     0.1  # distance from a return, or from a log ratio, relative to its size, that counts as equal
 )
+PRICE: Final = 0.3
+"""Deviation over firms of the mean log of an input over the quoted price, below which it is a price."""
+REPORTED: Final = 260  # sessions in which a report shows a split
 _SPLIT_KINDS: Final = {
     "Split applied before its ex-date: the price steps {after} session(s) after the recorded split": 1,
     "Split recorded after its ex-date: the price steps {after} session(s) before the recorded split": -1,
@@ -57,7 +62,8 @@ def check(data: Delivery, *, prices: bool = True) -> Result:
     rows = _recorded(data) if prices else []
     dated = [*_misdated(rows), *(_paid(data) if prices else [])]
     found = [*dated, *_adjusted_volume(rows)]
-    found += [one for name in data.inputs if (one := _capital(f"input {name}", data.input(name), data.panel))]
+    for name in data.inputs:
+        found += _of_input(f"input {name}", data.input(name), data.panel)
     if not found:
         return skipped(f"No split of 3 for 2 or more and fewer than {_FEWEST_PAID} dividends are recorded.")
     passed = " ".join(one.sentence for one in dated)
@@ -183,32 +189,66 @@ def _fall(price_M: FloatArray, size_M: FloatArray) -> tuple[float, float]:
     return slope, max(float(np.linalg.norm(size_M * (price_M + slope * size_M))) / square, 1e-9)
 
 
-def _capital(name: str, x_TN: FloatArray, panel: Panel) -> Finding | None:
-    """Find an input that moves as the price does, but jumps by the ratio at splits; None with too few.
+def _of_input(name: str, x_TN: FloatArray, panel: Panel) -> Iterator[Finding]:
+    """Find capitalisations and share counts that know later splits; nothing with too few splits.
 
-    A capitalisation of adjusted prices and shares of t jumps, and nothing that a holder owns does.
+    A capitalisation of adjusted prices and shares of t jumps by the ratio, and nothing that a holder owns
+    does. One of quoted prices and adjusted shares falls with the price: over the quoted price, it has no step
+    where shares were split, nor where the next report could have shown them.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio_TN = np.diff(np.log(panel.close_TN / panel.raw_close_TN), axis=0)
         split_TN = np.abs(ratio_TN) >= CLEAR
         if split_TN.sum() < SPLITS:
-            return None
+            return
         return_TN = np.diff(np.log(panel.close_TN), axis=0)
-        beyond_TN = np.diff(np.log(np.where(x_TN > 0, x_TN, np.nan)), axis=0) - return_TN
+        log_TN = np.log(np.where(x_TN > 0, x_TN, np.nan))
+        count_TN = log_TN - np.log(panel.raw_close_TN)
+    beyond_TN = np.diff(log_TN, axis=0) - return_TN
     known_TN = np.isfinite(beyond_TN)
-    usual_TN, split_TN = known_TN & (ratio_TN == 0), split_TN & known_TN
-    if split_TN.sum() < SPLITS or usual_TN.sum() < _FEWEST_MOVES:
-        return None
-    follows = np.median(np.abs(beyond_TN[usual_TN])) <= FOLLOWS * np.median(np.abs(return_TN[usual_TN]))
-    jumps_TN = split_TN & (np.abs(beyond_TN - ratio_TN) <= FOLLOWS * np.abs(ratio_TN))
-    share = float(jumps_TN.sum() / split_TN.sum())
-    sentence = (
-        f"{name[0].upper()}{name[1:]} jumps by the ratio at {int(jumps_TN.sum())} of {int(split_TN.sum())} "
-        "splits, though it moves with the price on other sessions: it multiplies shares of t by prices that "
-        "were adjusted for later splits, so its level knows them. Multiply prices as quoted."
+    usual_TN = known_TN & (ratio_TN == 0)
+    follows = usual_TN.sum() >= _FEWEST_MOVES and bool(
+        np.median(np.abs(beyond_TN[usual_TN])) <= FOLLOWS * np.median(np.abs(return_TN[usual_TN]))
     )
-    bad = bool(follows) and jumps_TN.sum() >= SPLITS and share >= 0.5
-    return replace(judged_by("jumps at splits", bad, sentence, share, 0.5), subject=name)
+    if follows and (split_TN & known_TN).sum() >= SPLITS:
+        jumps_TN = split_TN & known_TN & (np.abs(beyond_TN - ratio_TN) <= FOLLOWS * np.abs(ratio_TN))
+        jumps, splits = int(jumps_TN.sum()), int((split_TN & known_TN).sum())
+        sentence = (
+            f"{name[0].upper()}{name[1:]} jumps by the ratio at {jumps} of {splits} splits, though it moves "
+            "with the price on other sessions: it multiplies shares of t by prices that were adjusted for "
+            "later splits, so its level knows them. Multiply prices as quoted."
+        )
+        bad = jumps >= SPLITS and jumps >= 0.5 * splits
+        yield replace(judged_by("jumps at splits", bad, sentence, jumps / splits, 0.5), subject=name)
+        if bad or np.nanstd(news.mean_of_firms(count_TN.T)) < PRICE:
+            return
+    elif "shares" in name.lower():
+        count_TN = carry(log_TN)
+    else:
+        yield Finding("jumps at splits", "pass", subject=name)
+        return
+    yield from _unsplit(name, count_TN, [*zip(*np.nonzero(split_TN), ratio_TN[split_TN], strict=True)])
+
+
+def _unsplit(name: str, count_TN: FloatArray, splits: list[tuple[int, int, float]]) -> Iterator[Finding]:
+    """Look for the steps of log counts of shares after splits: session before, firm, log ratio."""
+    told, missing = 0, 0
+    for t, n, ratio in splits:
+        after_T = count_TN[t : t + REPORTED, n]
+        after_T = after_T[np.isfinite(after_T)]
+        if len(after_T) < REPORTED // 2:
+            continue
+        told += 1
+        missing += not (np.abs(np.diff(after_T) - ratio) <= CLOSE * abs(ratio)).any()
+    if told < SPLITS:
+        return
+    sentence = (
+        f"{name[0].upper()}{name[1:]} holds shares that were adjusted for later splits: the number of shares "
+        f"has no step at {missing} of {told} splits, nor up to {REPORTED} sessions after them. Deliver "
+        "shares, or their value, as of each date."
+    )
+    bad = missing >= SPLITS and missing >= 0.5 * told
+    yield replace(judged_by("shares at splits", bad, sentence, missing / told, 0.5, "warn"), subject=name)
 
 
 def _step(close_T: FloatArray, at: int, log_ratio: float) -> tuple[bool, int | None]:

@@ -62,10 +62,12 @@ def made_panel(return_TN: Array) -> Panel:
     return build_panel(prices(return_TN))
 
 
-def delivered(panel: Panel, value_TN: Array | None = None, **tables: pl.DataFrame) -> Delivery:
+def delivered(
+    panel: Panel, value_TN: Array | None = None, name: str = "own", **tables: pl.DataFrame
+) -> Delivery:
     names: tuple[str, ...] = ()
     if value_TN is not None:
-        names, tables = ("own",), {**tables, "inputs": rows(value=value_TN).with_columns(name=pl.lit("own"))}
+        names, tables = (name,), {**tables, "inputs": rows(value=value_TN).with_columns(name=pl.lit(name))}
     return Delivery(panel, panel.traded_TN, tables, names, np.arange(panel.n_firms), 1)
 
 
@@ -160,6 +162,26 @@ def test_weeks_labelled_at_their_start_are_told_from_weeks_labelled_at_their_end
     assert ("every 5 sessions" in said) is (label != "end")
 
 
+@pytest.mark.parametrize("label", ["start", "nearest", "end"])
+def test_a_weak_weekly_figure_is_told_by_its_equal_links_with_both_sides_of_its_steps(
+    label: str, return_TN: Array, panel: Panel
+) -> None:
+    """A daily figure with a correlation of 0.2 with its session's return, as the mean of each week."""
+    noise_TN = np.random.default_rng(9).normal(size=(T, N))
+    result = leads.check(delivered(panel, of_weeks(return_TN / 0.02 + 5.0 * noise_TN, label)))
+    assert result.verdict in ({"pass"} if label == "end" else {"warn", "fail"}), result.sentence
+    assert ("as strongly as with those before the step" in result.sentence) is (label != "end")
+
+
+def test_an_honest_weekly_forecast_is_not_accused(return_TN: Array, panel: Panel) -> None:
+    """A figure of each week that has an IC of 0.07 with the returns of the week to come."""
+    week_WN = np.stack([return_TN[w == WEEK].sum(axis=0) for w in range(WEEK[-1] + 1)])
+    noise_WN = np.random.default_rng(10).normal(size=week_WN.shape)
+    forecast_WN = 0.07 * week_WN / week_WN.std() + noise_WN
+    result = leads.check(delivered(panel, ahead(forecast_WN[WEEK], 1)))  # known at the close before the week
+    assert result.verdict == "pass", result.sentence
+
+
 def countdown(spread: float, kind: str) -> Array:
     """Sessions, or days, to the next event of each firm; its date is known, estimated or announced."""
     rng = np.random.default_rng(7)
@@ -232,27 +254,41 @@ def test_volumes_adjusted_for_later_splits_are_told_from_volumes_as_traded(
 
 
 @pytest.mark.parametrize(
-    ("what", "verdict"),
-    [("shares of t, adjusted prices", "fail"), ("both of t", "pass"), ("price", "pass"), ("shares", "pass")],
+    ("what", "name", "verdict", "words"),
+    [
+        ("shares of t, adjusted prices", "own", "fail", "Input own jumps by the ratio at 20 of 20 splits"),
+        ("adjusted shares, quoted prices", "own", "warn", "has no step at 20 of 20 splits"),
+        ("both of t", "own", "pass", ""),
+        ("reported shares, quoted prices", "own", "pass", ""),
+        ("price", "own", "pass", ""),
+        ("adjusted shares", "shares_out", "warn", "Input shares_out holds shares that were adjusted"),
+        ("adjusted shares", "staff", "pass", ""),
+        ("shares", "shares_out", "pass", ""),
+        ("reported shares", "shares_out", "pass", ""),
+    ],
 )
 @pytest.mark.parametrize("prices_too", [True, False])
-def test_capital_of_adjusted_prices_is_told_from_capital_of_quoted_ones(
-    what: str, verdict: str, prices_too: bool, return_TN: Array
+def test_shares_and_capital_that_know_splits_are_told_from_those_as_of_the_date(  # noqa: PLR0917
+    what: str, name: str, verdict: str, words: str, prices_too: bool, return_TN: Array
 ) -> None:
     """As the audit asks with the prices, and as the guard on signal files asks without them."""
     table, done_TN, left_TN = split_market(return_TN, adjusted_volume=False)
     panel = build_panel(table)
-    shares_TN = 1e6 * np.exp(np.random.default_rng(8).normal(size=N)) * done_TN
+    share_N = 1e6 * np.exp(np.random.default_rng(8).normal(size=N))
+    reported_TN = ahead(done_TN, -70)  # reports show splits later
     value_TN = {
-        "shares of t, adjusted prices": shares_TN * panel.raw_close_TN / left_TN,
-        "both of t": shares_TN * panel.raw_close_TN,
+        "shares of t, adjusted prices": share_N * done_TN * panel.raw_close_TN / left_TN,
+        "adjusted shares, quoted prices": share_N * done_TN[-1] * panel.raw_close_TN,
+        "both of t": share_N * done_TN * panel.raw_close_TN,
+        "reported shares, quoted prices": share_N * reported_TN * panel.raw_close_TN,
         "price": panel.raw_close_TN,
-        "shares": shares_TN,
+        "adjusted shares": share_N * done_TN[-1] + np.arange(T)[:, None] // 63,
+        "shares": share_N * done_TN,
+        "reported shares": share_N * reported_TN,
     }[what]
-    result = splits.check(delivered(panel, value_TN, prices=table), prices=prices_too)
+    result = splits.check(delivered(panel, value_TN, name, prices=table), prices=prices_too)
     assert result.verdict == verdict, result.sentence
-    if verdict == "fail":
-        assert "Input own jumps by the ratio at 20 of 20 splits" in result.sentence
+    assert words in result.sentence
 
 
 def test_a_market_without_splits_is_not_examined(panel: Panel, return_TN: Array) -> None:
