@@ -227,6 +227,7 @@ def strong(base: Base, half_life: float, ic: float) -> Tables:
     moved = _moved(signal, usual * ic)
     bars = {name: base.bars[name] * moved for name in ("open", "high", "low", "close")}
     bars["open"] = base.bars["open"] * np.vstack([moved[:1], moved[:-1]])
+    bars["dividend"] = base.bars["dividend"] * moved
     tables = base.with_bars(
         **{**bars, "high": np.fmax(bars["high"], bars["open"]), "low": np.fmin(bars["low"], bars["open"])}
     )
