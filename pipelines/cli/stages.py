@@ -283,7 +283,7 @@ def compare(
     settings, code, costs and books. ICs are compared only if the labels are the same.
 
     Model versions are compared on the sessions that all of them forecast at night without having seen their
-    labels, by the first revision of their signals.
+    labels, by the signals that the nights used.
 
     Examples
     --------

@@ -86,8 +86,9 @@ def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.
 def signal_history(
     config: Config, data: NightData, champion: result.ModelVersion, challenger: result.ModelVersion | None
 ) -> pl.DataFrame:
-    """Read first revisions up to this night: each night's champion's, and today's challenger's."""
-    first = result.read_signals(data.lake, config.name, through=data.session)
+    """Read the signals of the nights up to this one: each night's champion's, and today's challenger's."""
+    tonight = (data.session, data.data_versions)
+    used = result.read_signals(data.lake, config.name, through=data.session, tonight=tonight)
     nights = result.read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
     rival = nights.filter(pl.col("challenger") == str(challenger)).select("session", version="challenger")
     roles = [
@@ -101,7 +102,7 @@ def signal_history(
         for role, version, before in roles
         if version is not None
     ]
-    signals = first.join(pl.concat(parts), on=["session", "version"], how="inner")
+    signals = used.join(pl.concat(parts), on=["session", "version"], how="inner")
     columns = ("session", "role", "version", "ticker", "signal", "seed_dispersion", "in_universe")
     return result.follow(signals.select(columns), data.renames).sort("role", "session", "ticker")
 

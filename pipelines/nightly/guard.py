@@ -136,7 +136,7 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
 def night_signals(
     lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
 ) -> dict[ModelVersion, FloatArray]:
-    """Read first revisions of versions, shape (T, N), from the session on that each was trained through."""
+    """Read nightly signals of versions, shape (T, N), from the session on that each was trained through."""
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].item())
     for version, through in trained.items():

@@ -167,11 +167,10 @@ def _ends(result: NightResult, moved: dict[str, str]) -> Iterator[tuple[str, pl.
 
 
 def _champion_signals(result: NightResult) -> pl.DataFrame:
-    """First revision of the champion's signals in this session; without a champion, of all versions."""
-    rows = result.signals
-    if result.champion is not None:
-        rows = rows.filter(pl.col("version") == str(result.champion))
-    return rows.filter(pl.col("revision") == pl.col("revision").min())
+    """The champion's signals in this session; without a champion, those of all versions."""
+    if result.champion is None:
+        return result.signals
+    return result.signals.filter(pl.col("version") == str(result.champion))
 
 
 def _movers(attributions: pl.DataFrame) -> dict[str, str]:

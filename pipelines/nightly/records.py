@@ -16,7 +16,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.delivery import is_unchanged
 from pipelines.nightly.play.journal import FILE, read_journal
-from pipelines.nightly.result import FINISHED, count_first_signals, nights_folder, read_nights, sessions_of
+from pipelines.nightly.result import FINISHED, count_signals, nights_folder, read_nights, sessions_of
 from pipelines.nightly.schedule import SYSTEM, next_night, plan_nights
 from pipelines.nightly.versions import alias_history
 
@@ -36,7 +36,7 @@ def require_agreement(config: Config, lake: Lake) -> None:
 def _problems(config: Config, lake: Lake) -> Iterator[str]:
     nights = read_nights(lake, config.name)
     done = nights.filter(pl.col("state").is_in(FINISHED)).sort("session")
-    signals = count_first_signals(lake, config.name)
+    signals = count_signals(lake, config.name)
     booked = lake.rows("books", ["session", "trade"], pl.col("config") == config.name)
     books = booked.group_by("session").agg(orders=(pl.col("trade") != 0).sum())
     promotions = alias_history(lake, config.name)

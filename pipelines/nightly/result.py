@@ -234,27 +234,50 @@ def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
 
 
 def read_signals(
-    lake: Lake, config_name: str, *, through: dt.date | None = None, version: ModelVersion | str | None = None
+    lake: Lake,
+    config_name: str,
+    *,
+    through: dt.date | None = None,
+    version: ModelVersion | str | None = None,
+    tonight: tuple[dt.date, str] | None = None,
 ) -> pl.DataFrame:
-    """Read the first revisions of the signals of a config, which were used; all versions by default."""
+    """Read the signals of a config that were used (`_used`); all versions by default."""
     wanted = pl.col("config") == config_name
     if through is not None:
         wanted &= pl.col("session") <= through
     if version is not None:
         wanted &= pl.col("version") == str(version)
-    first = pl.col("revision") == pl.col("revision").min().over("session", "version")
-    return lake.rows("signals", filters=wanted).filter(first).sort("session", "version", "ticker")
+    rows = _used(lake.rows("signals", filters=wanted), lake, config_name, tonight)
+    return rows.sort("session", "version", "ticker")
 
 
-def count_first_signals(lake: Lake, config_name: str) -> pl.DataFrame:
-    """Count the known signals of first revisions: session, version and ``signals``."""
-    columns, own = ["session", "version", "revision", "signal"], pl.col("config") == config_name
+def count_signals(lake: Lake, config_name: str) -> pl.DataFrame:
+    """Count the known signals that were used: session, version and ``signals``."""
+    columns = ["session", "version", "revision", "data_versions", "signal"]
     rows = schema("signals").create_empty().select(columns)
     if lake.exists("signals"):
-        rows = lake.read("signals", columns=columns, filters=own, ordered=False)
-    first = pl.col("revision") == pl.col("revision").min()
-    counted = (pl.col("signal").is_not_null() & first).sum().alias("signals")
-    return rows.group_by("session", "version").agg(counted)
+        rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
+    counted = pl.col("signal").count().alias("signals")
+    return _used(rows, lake, config_name).group_by("session", "version").agg(counted)
+
+
+def _used(
+    rows: pl.DataFrame, lake: Lake, config_name: str, tonight: tuple[dt.date, str] | None = None
+) -> pl.DataFrame:
+    """Keep of each session and version the revision on the data of its night, or without it the first.
+
+    ``tonight`` is the session of a night that has no row yet, with its data versions as JSON.
+    """
+    nights = read_nights(lake, config_name).filter(pl.col("state").is_in(FINISHED))
+    nights = nights.select("session", "data_versions")
+    if tonight is not None:
+        nights = pl.concat([nights, pl.DataFrame([tonight], schema=nights.schema, orient="row")])
+    key = ["session", "version"]
+    every = rows.select(*key, "revision", "data_versions").unique()
+    of_nights = every.join(nights, on=["session", "data_versions"], how="semi")
+    others = every.join(of_nights, on=key, how="anti")
+    used = pl.concat([of_nights, others]).group_by(key).agg(pl.col("revision").min())
+    return rows.join(used, on=[*key, "revision"], how="semi")
 
 
 def read_revision(

@@ -263,7 +263,8 @@ class Decisions:
         for version in (self._begun.champion_version, self._begun.challenger_version):
             if version is not None:
                 write_signals(desk.lake, score(version, desk.config, data))
-        stored = read_signals(desk.lake, desk.config.name, through=self.session)
+        tonight = (self.session, data.data_versions)
+        stored = read_signals(desk.lake, desk.config.name, through=self.session, tonight=tonight)
         self.signals = stored.filter(pl.col("session") == self.session)
         write_table(self.folder / "signals.csv", self.signals)
         write_table(self.folder / "signals.parquet", self.signals)
@@ -272,7 +273,8 @@ class Decisions:
         """Decide the book from the champion's signals and the recorded orders, and store it."""
         desk, name, best = self._desk, self._desk.config.name, self._begun.champion_version
         assert best is not None, "a night without a champion trains one"
-        stored = read_signals(desk.lake, name, through=self.session)
+        tonight = (self.session, data.data_versions)
+        stored = read_signals(desk.lake, name, through=self.session, tonight=tonight)
         nights = read_nights(desk.lake, name)
         traded = champion_signals(stored, nights, self.session, best)
         recorded = read_recorded(desk.lake, name, nights, self.session, data.renames)

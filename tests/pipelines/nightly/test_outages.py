@@ -27,6 +27,7 @@ from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.next_book import next_book
 from pipelines.nightly.night import play_nights
+from pipelines.nightly.result import night_folder, read_signals
 from pipelines.nightly.schedule import Clock
 from pipelines.run.fetch import make_source
 from pipelines.sources import yahoo_session as yfinance_session
@@ -322,3 +323,26 @@ def test_a_missing_file_of_fills_is_named_before_anything_is_trained(
     assert peerglass("nightly", "tiny.yaml", "--date", str(days[300])).code == 0
     assert states() == {days[300]: "done"}
     assert list(Path("runs").glob("tiny-*"))
+
+
+@pytest.mark.slow(5)
+def test_a_night_trades_on_its_own_data_though_its_session_was_scored_before_on_others(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    first, second = write_config(settings)[-2:]
+    assert peerglass("nightly", "tiny.yaml", "--date", str(first)).code == 0
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    lake, preliminary = Lake("lake"), pl.col("open", "high", "low", "close") * 1.2
+    prices = lake.read("prices", filters=pl.col("date") == second)
+    lake.upsert("prices", prices.with_columns(preliminary).head(prices.height // 2))
+    assert "Revision 1" in peerglass("signals", "tiny.yaml", "--date", str(second)).out
+    assert peerglass("nightly", "tiny.yaml", "--date", str(second)).code == 0
+    row = lake.read("nights", filters=pl.col("session") == second).row(0, named=True)
+    rows = lake.read("signals", filters=pl.col("session") == second)
+    early, own = (rows.filter(revision=number).sort("ticker") for number in (1, 2))
+    assert not early["signal"].equals(own["signal"])
+    assert own["data_versions"].unique().to_list() == [row["data_versions"]]
+    config = load_config(Path("tiny.yaml"))
+    told = pl.read_parquet(night_folder(config, second) / "signals.parquet")
+    assert told.equals(own)
+    assert read_signals(lake, "tiny").filter(session=second).equals(own), "on later nights as well"
