@@ -109,7 +109,7 @@ def _load(name: str) -> None:
         if not path.is_file():
             raise ConfigError(f"plugins: there is no file {name}; a relative path is relative to the config.")
         top = f"{_PREFIX}{path.stem}_{_content((path,))[:8]}"
-    before = [(registry, dict(registry)) for registry in _registries()]
+    before, there = [(registry, dict(registry)) for registry in _registries()], set(sys.modules)
     try:
         with added_by(name):
             module = _import_file(path, top) if is_file(name) else importlib.import_module(name)
@@ -124,6 +124,8 @@ def _load(name: str) -> None:
     except Exception as error:
         files = (path,) if is_file(name) else _files(top, sys.modules.get(top))
         _forget(Plugin(name, top, files, ""))
+        for key in [key for key in set(sys.modules) - there if _top(key) == top]:
+            del sys.modules[key]  # what it has registered is forgotten, so the next attempt imports it again
         if isinstance(error, ModuleNotFoundError) and name.startswith(str(error.name)):
             raise ConfigError(
                 f"plugins: there is no module {error.name}; install its package in this environment, or give "

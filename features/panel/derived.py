@@ -147,10 +147,13 @@ def median_dollar_volume(panel: Panel, window: int) -> Float32Array:
 
 
 def row_mean(x_TN: FloatArray) -> FloatArray:
-    """Average the known values of each session, shape (T, 1); NaN if there are none."""
+    """Average the known values of each session, shape (T, 1); NaN if there are none.
+
+    Values are added in column order, so a firm that is listed later does not affect the rounding.
+    """
     known_TN = ~np.isnan(x_TN)
     count_T1 = known_TN.sum(axis=1, keepdims=True)
-    total_T1 = np.where(known_TN, x_TN, 0.0).sum(axis=1, keepdims=True)
+    total_T1 = np.where(known_TN, x_TN, 0.0).cumsum(axis=1)[:, -1:]
     mean_T1: FloatArray = np.where(count_T1 > 0, total_T1 / np.maximum(count_T1, 1), np.nan)
     return mean_T1
 

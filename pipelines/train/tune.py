@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -31,7 +31,7 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.memory import most_lags
 from pipelines.device import resolve_device
 from pipelines.errors import ConfigError, DataError, DivergedError
-from pipelines.execution.pool import open_engine
+from pipelines.execution.pool import early_workers, open_engine
 from pipelines.execution.protocol import TaskEngine, Tell, run_jobs
 from pipelines.progress import Progress
 from pipelines.run.identity import forecasting_settings
@@ -56,11 +56,12 @@ def tune(
 ) -> str:
     """Search until ``trials`` trials are finished, and describe the best ones.
 
-    With several configs, every trial is scored on the validation sessions of all of them.
+    With several configs, every trial is scored on the validation sessions of all of them, one after another,
+    so that each has the free memory to itself.
     """
     registered, space = _searched(configs, model)
     progress, first = Progress(), configs[0]
-    with Locks(wait=wait, notify=progress.note) as locks, ExitStack() as engines:
+    with Locks(wait=wait, notify=progress.note) as locks, early_workers(), ExitStack() as engines:
         markets = [_Market.open(config, model, progress, as_of) for config in configs]
         names = [study_name(market.run, model, space) for market in markets]
         name = (
@@ -72,14 +73,17 @@ def tune(
         _track(study, configs, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
         with progress.stage("tune", total=remaining):
-            opened = [engines.enter_context(one.engine(registered, progress)) for one in markets]
+            only = None
+            if len(markets) == 1:
+                only = engines.enter_context(markets[0].engine(registered, progress))
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
             for _ in range(remaining):
                 trial, values = study.propose()
-                scores = [
-                    one.score(model, values, engine) for one, engine in zip(markets, opened, strict=True)
-                ]
+                scores: list[float | None] = []
+                for one in markets:
+                    with nullcontext(only) if only else one.engine(registered, progress) as engine:
+                        scores.append(one.score(model, values, engine))
                 study.record(trial, scores)
                 _track(study, configs, name)
                 said = ", ".join("diverged" if score is None else f"{score:+.4f}" for score in scores)

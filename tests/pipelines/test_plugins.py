@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,10 @@ def project(tmp_path: Path, tiny_settings: Mapping[str, Any]) -> Iterator[Path]:
     (tmp_path / "plain.yaml").write_text(yaml.safe_dump({**tiny_settings, "models": {"ridge": {}}}))
     yield tmp_path
     for name in plugins.loaded():
-        plugins._forget(plugins._LOADED[name])
+        plugin = plugins._LOADED[name]
+        plugins._forget(plugin)
+        for module in [key for key in sys.modules if key.partition(".")[0] == plugin.module]:
+            del sys.modules[module]
 
 
 def call(folder: Path, *words: str, code: int = 0) -> str:
@@ -165,6 +169,22 @@ def test_an_installed_package_announces_its_plugin(project: Path, monkeypatch: p
     assert plugin_digests(config) != first, "the whole package counts"
     shutil.rmtree(info)
     assert load_config(project / "plain.yaml").plugins == (), "it was removed while the process ran"
+
+
+def test_a_package_that_failed_is_loaded_whole_once_it_is_corrected(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = project / "site" / "halfpack"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "ups.py").write_text(BLOCKS[0])
+    (package / "entry.py").write_text("from halfpack import ups\n1 / 0\n")
+    monkeypatch.syspath_prepend(project / "site")
+    with pytest.raises(ConfigError, match=r"halfpack\.entry cannot be loaded"):
+        plugins.load(["halfpack.entry"])
+    (package / "entry.py").write_text("from halfpack import ups\n")
+    plugins.load(["halfpack.entry"])
+    assert "ups_21" in characteristics_of()
 
 
 @pytest.mark.parametrize(

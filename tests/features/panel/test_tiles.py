@@ -33,6 +33,7 @@ from features.panel.derived import (
     group_mean,
     market_mean,
     market_return,
+    row_mean,
     take_firms,
     take_sessions,
 )
@@ -170,6 +171,14 @@ def test_unlisted_firms_do_not_affect_means(panel: Panel) -> None:
         unknown_TN=panel.unknown_TN[:, kept],
     )
     assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()
+    x_TN = np.random.default_rng(4).normal(size=(50, 300))
+    x_TN[x_TN > 1.0] = np.nan
+    with_unlisted_TN = np.insert(x_TN, [10] * 3, np.nan, axis=1)
+    assert row_mean(with_unlisted_TN).tobytes() == row_mean(x_TN).tobytes()
+    known = [row_N[~np.isnan(row_N)].tolist() for row_N in x_TN]
+    np.testing.assert_array_equal(
+        row_mean(x_TN)[:, 0], [functools.reduce(float.__add__, one) / len(one) for one in known]
+    )
 
 
 def test_series_is_computed_once_across_threads(panel: Panel) -> None:

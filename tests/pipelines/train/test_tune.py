@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from models.registry import MODELS
 from models.spec import Choice, Range
 from pipelines.cli import main as cli
 from pipelines.config.load import check_config, load_config
+from pipelines.execution.pool import open_engine
 from pipelines.lake.lake import Lake
 from pipelines.run.record import read_scores
 from pipelines.train import tune
@@ -442,6 +444,30 @@ def test_a_trial_that_diverges_on_one_market_cannot_win(
     first, second = (one for one in out.splitlines() if ". share" in one)
     assert "share 0.500 (tiny +0.0200, other +0.0300)" in first
     assert "share 0.333 (tiny +0.0400, other +0.0100)" in second
+
+
+def test_of_several_markets_one_at_a_time_has_workers(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    second_market()
+    assert peerglass("ingest", "other.yaml")[0] == 0
+    monkeypatch.setattr(tune, "_mean_score", lambda *_: 0.01)
+    now, opened = list[object](), list[int]()
+
+    @contextmanager
+    def counted(config: Any, *given: Any, **named: Any) -> Iterator[Any]:  # noqa: ANN401 (passed on)
+        now.append(config)
+        opened.append(len(now))
+        with open_engine(config, *given, **named) as engine:
+            yield engine
+        now.pop()
+
+    monkeypatch.setattr(tune, "open_engine", counted)
+    assert peerglass(*SEVERAL, "2")[0] == 0
+    assert opened == [1, 1, 1, 1]
+    opened.clear()
+    assert peerglass("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "2")[0] == 0
+    assert opened == [1], "a single one keeps its workers"
 
 
 def test_configs_with_other_models_are_refused(peerglass: Call) -> None:
