@@ -23,6 +23,7 @@ import polars as pl
 
 from backtest.inference.designs import sample_designs
 from features.arrays import FloatArray
+from models.fitting.config import NET_UTILITY
 from models.registry import model_entry
 from pipelines.config import load
 from pipelines.config.schema import Config
@@ -72,10 +73,12 @@ def default_choices(config: Config) -> dict[str, tuple[Any, ...]]:
     label, features, folds = config.label, config.features, config.folds
     learned = _learned(config)
     chosen = [model_entry(load.registry_name(config, name)) for name in learned]
+    neural = [name for name, entry in zip(learned, chosen, strict=True) if entry.kind == "neural"]
+    losses = [load.model_settings(config, name).fit.loss for name in neural]
     own: dict[str, tuple[Any, ...]] = {
         MODEL: tuple(learned),
         "label.transform": (label.transform, "zscore", "rank", "demean"),
-        "label.horizon": (label.horizon, 1, 5),
+        "label.horizon": (1,) if NET_UTILITY in losses else (label.horizon, 1, 5),
         "label.delay": (label.delay, label.delay + 1),
         "features.transform.missing": (features.transform.missing, "zero", "median"),
         "universe.min_history": (config.universe.min_history, 2 * config.universe.min_history),
@@ -87,9 +90,9 @@ def default_choices(config: Config) -> dict[str, tuple[Any, ...]]:
         own["folds.scheme"] = ("expanding", "rolling")
         if folds.max_folds is None and folds.step is None and folds.test > 1:
             own["folds.test"] = (folds.test, folds.test // 2)
-    if any(entry.kind == "neural" for entry in chosen):
-        own["fit.loss"] = (config.fit.get("loss", "mse"), "mse", "huber", "ic")
-    if any(entry.kind == "neural" or entry.build.threaded for entry in chosen):
+    if neural and not any("loss" in config.models[name].get("fit", {}) for name in neural):
+        own["fit.loss"] = (*losses, "mse", "huber", "ic")
+    if neural or any(entry.build.threaded for entry in chosen):
         own["seeds"] = ((config.seeds[0],), (config.seeds[0] + 1,))
     if all("inverse_volatility" in type(book).model_fields for book in config.backtest.books.values()):
         own["book.inverse_volatility"] = (False, True)

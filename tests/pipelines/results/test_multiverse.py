@@ -15,7 +15,7 @@ from counted import trial_count
 
 from backtest.accounts.performance import sharpe
 from pipelines import multiverse
-from pipelines.config.load import check_config
+from pipelines.config.load import check_config, model_settings
 from pipelines.errors import ConfigError
 from pipelines.multiverse import Design, default_choices, write_value
 from pipelines.train import work
@@ -228,6 +228,30 @@ def test_a_config_without_choices_has_those_of_papers(settings: dict[str, Any]) 
             Design.of(config, {path: value})
     only = check_config({**settings, "models": {"ridge": {}}, "multiverse": {}}, origin="tiny")
     assert not {"model", "seeds", "fit.loss", "features.window"} & default_choices(only).keys()
+
+
+@pytest.mark.parametrize(
+    ("models", "fit", "losses"),
+    [
+        ({"lstm": {}}, {"loss": "net_utility"}, ("net_utility", "mse", "huber", "ic")),
+        ({"portfolio_transformer": {}}, {}, ("sharpe", "mse", "huber", "ic")),
+        ({"ridge": {}, "lstm": {"fit": {"loss": "net_utility"}}}, {}, None),  # the config's loss is not read
+    ],
+)
+def test_choices_of_a_loss_are_those_that_its_models_allow(
+    models: dict[str, Any], fit: dict[str, Any], losses: tuple[str, ...] | None, settings: dict[str, Any]
+) -> None:
+    label = {"horizon": 1, "delay": 1}
+    given = {**settings, "models": models, "fit": fit, "label": label, "multiverse": {}}
+    config = check_config(given, origin="tiny")
+    found = default_choices(config)
+    assert found.get("fit.loss") == losses
+    own = Design.of(config, {path: values[0] for path, values in found.items()}).config
+    model = next(iter(own.models))
+    assert losses is None or model_settings(own, model).fit.loss == model_settings(config, model).fit.loss
+    for path, values in found.items():
+        for value in values:
+            Design.of(config, {"model": list(models)[-1], path: value})
 
 
 def test_a_multiverse_needs_walk_forward_folds_and_no_ensemble(settings: dict[str, Any]) -> None:
