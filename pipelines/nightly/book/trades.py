@@ -45,9 +45,9 @@ def read_trades(path: Path, kind: Literal["fills", "positions"], setting: str) -
         )
     try:
         text = pl.read_csv(path, infer_schema=False)
+        text = text.rename({name: name.strip().lower() for name in text.columns})
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not a CSV file of {kind} ({one_line(error)}).") from None
-    text = text.rename({name: name.strip().lower() for name in text.columns})
     if missing := [name for name in needed if name not in text.columns]:
         raise DataError(
             f"{path} has no column {' and no column '.join(missing)}; a file of {kind} has the columns "

@@ -41,6 +41,7 @@ from pipelines.lake import schemas
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SCHEMAS, schema
 from pipelines.nightly.book.account import account_tables
+from pipelines.nightly.book.trades import read_trades
 from pipelines.nightly.data import night_data
 from pipelines.progress import Progress
 from pipelines.results.books import book_orders
@@ -306,6 +307,13 @@ def test_a_file_of_fills_that_is_missing_is_named_with_its_first_line(tmp_path: 
     path.write_text(str(raised.value).rpartition("the line ")[2].removesuffix(".") + "\n")
     made = play(lake, demo(tmp_path, fills=path), NIGHTS[0], signals)
     assert made.rows.filter(pl.col("trade") != 0).height > 3
+
+
+def test_a_file_with_a_column_twice_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "fills.csv"
+    path.write_text("session,ticker,Shares,price,shares\n2021-05-17,F01,10,5,10\n")
+    with pytest.raises(DataError, match=rf"{path} is not a CSV file of fills \(column 'shares' is duplicate"):
+        read_trades(path, "fills", "nightly.account.fills")
 
 
 def test_a_position_file_stands_for_fills(tmp_path: Path) -> None:
