@@ -155,8 +155,8 @@ def signals(
     is used.
 
     The signals are kept in the lake's table `signals`. A second scoring of a session on the same data writes
-    nothing; on other data it is a new revision, and the corrections that explain the differences are
-    printed.
+    nothing; on other data, or for another universe, it is a new revision, and the corrections that explain
+    the differences are printed.
 
     Example: `peerglass signals configs/mine.yaml --out signals.csv`
     """

@@ -331,7 +331,7 @@ class Signals(dy.Schema):
 
     ``version`` is ``RUN/MODEL``. The signal is the mean over seeds of the forecasts standardised within the
     date; it is null outside the universe. ``rank`` is from 0 (lowest) to 1. A second scoring of a session on
-    other data versions is a new revision, and no revision is ever rewritten.
+    other data versions, or for another universe, is a new revision, and no revision is ever rewritten.
     """
 
     config, session, ticker, version = key_text(), key_date(), key_text(), key_text()

@@ -216,15 +216,17 @@ def peak_memory_bytes() -> int:
 
 
 def write_signals(lake: Lake, frame: pl.DataFrame) -> int:
-    """Add signals of one session and version; their revision, which is a new one only on other data."""
+    """Add signals of one session and version; the newest revision if it is on the same data and equal."""
     key = frame.select("config", "session", "version").unique().row(0, named=True)
     (data_versions,) = frame["data_versions"].unique()
     same = pl.all_horizontal(pl.col(name) == value for name, value in key.items())
     with Locks(wait=True, notify=lambda _: None) as locks:
         locks.lock_in_lake(lake.root, ".signals", "The signals in the lake")
-        stored = lake.rows("signals", ["revision", "data_versions"], same).unique()
-        for revision in stored.filter(pl.col("data_versions") == data_versions)["revision"]:
-            return int(revision)
+        stored = lake.rows("signals", filters=same)
+        on_data = stored.filter(pl.col("data_versions") == data_versions)
+        newest = on_data.filter(pl.col("revision") == pl.col("revision").max()).sort("ticker")
+        if newest.select(frame.columns).equals(frame.sort("ticker")):
+            return int(newest["revision"][0])
         revision = 1 + max(stored["revision"], default=0)
         rows = frame.with_columns(
             revision=pl.lit(revision, dtype=pl.Int64), created_at=pl.lit(dt.datetime.now(dt.UTC))
@@ -253,7 +255,7 @@ def read_signals(
 
 def count_signals(lake: Lake, config_name: str) -> pl.DataFrame:
     """Count the known signals that were used: session, version and ``signals``."""
-    columns = ["session", "version", "revision", "data_versions", "signal"]
+    columns = ["session", "version", "revision", "data_versions", "created_at", "signal"]
     rows = schema("signals").create_empty().select(columns)
     if lake.exists("signals"):
         rows = lake.read("signals", columns=columns, filters=pl.col("config") == config_name, ordered=False)
@@ -264,19 +266,28 @@ def count_signals(lake: Lake, config_name: str) -> pl.DataFrame:
 def _used(
     rows: pl.DataFrame, lake: Lake, config_name: str, tonight: tuple[dt.date, str] | None = None
 ) -> pl.DataFrame:
-    """Keep of each session and version the revision on the data of its night, or without it the first.
+    """Keep of each session and version the revision of its night, or the first where no night used it.
 
-    ``tonight`` is the session of a night that has no row yet, with its data versions as JSON.
+    That of a night is the newest on its data when it ended. ``tonight`` is the session of a night that has no
+    row yet, with its data versions as JSON.
     """
     nights = read_nights(lake, config_name).filter(pl.col("state").is_in(FINISHED))
-    nights = nights.select("session", "data_versions")
+    nights = nights.select("session", "data_versions", ended="created_at")
     if tonight is not None:
-        nights = pl.concat([nights, pl.DataFrame([tonight], schema=nights.schema, orient="row")])
+        now = (*tonight, dt.datetime.max.replace(tzinfo=dt.UTC))
+        nights = pl.concat([nights, pl.DataFrame([now], schema=nights.schema, orient="row")])
     key = ["session", "version"]
-    every = rows.select(*key, "revision", "data_versions").unique()
-    of_nights = every.join(nights, on=["session", "data_versions"], how="semi")
+    every = rows.select(*key, "revision", "data_versions", "created_at").unique()
+    of_nights = every.join(nights, on=["session", "data_versions"]).filter(
+        pl.col("created_at") <= pl.col("ended")
+    )
     others = every.join(of_nights, on=key, how="anti")
-    used = pl.concat([of_nights, others]).group_by(key).agg(pl.col("revision").min())
+    used = pl.concat(
+        [
+            of_nights.group_by(key).agg(pl.col("revision").max()),
+            others.group_by(key).agg(pl.col("revision").min()),
+        ]
+    )
     return rows.join(used, on=[*key, "revision"], how="semi")
 
 

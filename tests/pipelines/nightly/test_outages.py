@@ -346,3 +346,28 @@ def test_a_night_trades_on_its_own_data_though_its_session_was_scored_before_on_
     told = pl.read_parquet(night_folder(config, second) / "signals.parquet")
     assert told.equals(own)
     assert read_signals(lake, "tiny").filter(session=second).equals(own), "on later nights as well"
+
+
+@pytest.mark.slow(6)
+def test_a_night_trades_by_its_own_config_though_its_session_was_scored_before_by_another(
+    peerglass: Call, settings: dict[str, Any]
+) -> None:
+    first, second = write_config(settings)[-2:]
+    assert peerglass("nightly", "tiny.yaml", "--date", str(first)).code == 0
+    assert peerglass("ingest", "tiny.yaml").code == 0
+    lake, config = Lake("lake"), load_config(Path("tiny.yaml"))
+    close = lake.read("prices", filters=pl.col("date") == second)["close"].sort()
+    dear = f"universe.min_price={close[len(close) // 2]}"
+    half = ("signals", "tiny.yaml", "--date", str(second), "--set", dear)
+    for _ in range(2):
+        assert "Revision 1 " in peerglass(*half).out
+    assert peerglass("nightly", "tiny.yaml", "--date", str(second)).code == 0
+    assert "Revision 3 " in peerglass(*half).out, "the night's is not given for that of another universe"
+    rows = lake.read("signals", filters=pl.col("session") == second)
+    assert rows["data_versions"].n_unique() == 1
+    counts = dict(rows.group_by("revision").agg(pl.col("signal").count()).iter_rows())
+    assert counts[1] == counts[3] < counts[2]
+    own = rows.filter(revision=2).sort("ticker")
+    assert pl.read_parquet(night_folder(config, second) / "signals.parquet").equals(own)
+    assert read_signals(lake, "tiny").filter(session=second).equals(own), "on later nights as well"
+    assert "is already done" in peerglass("nightly", "tiny.yaml").out
