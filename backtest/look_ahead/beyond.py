@@ -181,6 +181,8 @@ def _residuals(
     if later.any():
         x, then, latest = level.at(now[later]), level.at(since), now[later]
         known_DN = x.known_DN * then.known_DN
+        if known_DN.sum() < 2 * _CELLS_PER_FUNCTION * past.count:
+            return  # a few dates of few firms are left of a value that is known now and then
         change = Standardised((x.value_DN - then.value_DN) * known_DN, known_DN)
 
         def with_change(d: int) -> Float32Array:

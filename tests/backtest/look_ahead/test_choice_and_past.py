@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
+from backtest.look_ahead import beyond
 from backtest.look_ahead.beyond import PastPrices, beyond_past
 from backtest.look_ahead.coverage import choice_of_rows, gaps_in_prices
 from backtest.look_ahead.returns import standardise
@@ -243,3 +244,14 @@ def test_past_prices_of_a_short_market_have_only_windows_that_differ() -> None:
     assert short.windows[-2:] == [45, 60], "the last one holds the whole history"
     assert short.count < PastPrices(index_TN).count
     assert short.at(np.array([40, 49]), np.arange(12)).shape == (2, 12, short.count)
+
+
+@pytest.mark.parametrize(("lasts", "residuals"), [(24, 2), (320, 3)])
+def test_a_change_that_few_firms_have_on_few_dates_is_not_examined(lasts: int, residuals: int) -> None:
+    """A figure that is known for a month before events has a change over 21 dates on few of them."""
+    rng = np.random.default_rng(0)
+    value_TN = rng.normal(size=(T, N))
+    value_TN[(np.arange(T)[:, None] + rng.integers(0, 63, N)) % 63 >= lasts] = np.nan
+    past = PastPrices(np.exp(np.cumsum(0.02 * rng.normal(size=(T, N)), axis=0)))
+    found = beyond._residuals(value_TN, np.arange(30, T), np.arange(N), past)
+    assert len(list(found)) == residuals
