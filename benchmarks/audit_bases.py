@@ -246,14 +246,8 @@ def bases(folder: Path) -> list[Base]:
     return found
 
 
-def make_subject(
-    tables: Tables,
-    changes: Mapping[str, Any] | None = None,
-    older: Tables | None = None,
-) -> Subject:
+def make_subject(tables: Tables, changes: Mapping[str, Any] | None = None) -> Subject:
     """Build the subject of an audit from tables."""
     config: Config = check_config({**SETTINGS, **(changes or {})}, origin="bench")
-    subject = Subject(
-        config=config, tables=tables, dataset=build_dataset(tables, config), budget=budget(config, quick=True)
-    )
-    return subject if older is None else replace(subject, older=older)
+    dataset = build_dataset(tables, config)
+    return Subject(config=config, tables=tables, dataset=dataset, budget=budget(config, quick=True))

@@ -84,7 +84,7 @@ def _together(base: Base, cases: Mapping[str, Case]) -> Tables:
 
 def tried(base: Base, cases: Mapping[str, Case], *, vintage: bool) -> Iterator[tuple[str, list[Alarm]]]:
     """Yield each case's name and its alarms."""
-    inputs = {name: case for name, case in cases.items() if case.of_input and not case.changes}
+    inputs = {name: case for name, case in cases.items() if case.of_input}
     yield from alarms_of_inputs(base, inputs, vintage=vintage).items()
     for name, case in cases.items():
         if name not in inputs:

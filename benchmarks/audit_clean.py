@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -26,10 +26,6 @@ class Case:
     ----------
     make
         Market -> tables.
-    changes
-        Settings of the config that the delivery needs.
-    checks
-        Names of checks of features that are run as well, because the case was once failed by them.
     expects
         For a doctored delivery: words of the right cause, one of which the sentence must contain.
     of_input
@@ -39,8 +35,6 @@ class Case:
     """
 
     make: Callable[[Base], Tables]
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    checks: tuple[str, ...] = ()
     expects: tuple[str, ...] = ()
     of_input: bool = False
     pair: tuple[Compute, Compute] | None = None
@@ -418,7 +412,7 @@ def listed_later(base: Base) -> Tables:
 
 
 CLEAN: Final[Mapping[str, Case]] = {
-    "the market as it is": Case(lambda b: b.tables, checks=("future",)),
+    "the market as it is": Case(lambda b: b.tables),
     **{name: _input(compute) for name, compute in INPUTS.items()},
     **{
         f"a strong signal: half-life {half_life}, IC {ic}": Case(
@@ -433,11 +427,9 @@ CLEAN: Final[Mapping[str, Case]] = {
     "amendments that changed nothing": Case(
         lambda b: {**b.tables, "fundamentals": statements(b, (30, 60), differs=False)}
     ),
-    "firms listed during the sample": Case(listed_later, checks=("future",)),
-    "index members, reviewed twice a year": Case(
-        lambda b: members(b, by_volume), {"universe": {"min_history": 20, "membership": "index"}}, ("future",)
-    ),
-    "halts, filled forward": Case(lambda b: b.with_bars(**halted(b)), checks=("future",)),
+    "firms listed during the sample": Case(listed_later),
+    "index members, reviewed twice a year": Case(lambda b: members(b, by_volume)),
+    "halts, filled forward": Case(lambda b: b.with_bars(**halted(b))),
     "closes only": Case(
         lambda b: b.with_bars(
             **{n: np.full_like(b.close_TN, np.nan) for n in ("open", "high", "low", "volume")}

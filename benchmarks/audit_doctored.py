@@ -385,7 +385,6 @@ def overwritten(base: Base, share: float = 0.5) -> Tables:
     return {**base.tables, "fundamentals": frame.drop("newest", "taken")}
 
 
-_INDEX: Final = {"universe": {"min_history": 20, "membership": "index"}}
 DOCTORED: Final[Mapping[str, Case]] = {
     **{
         name: Case(lambda b, f=pair[0]: b.with_input(f(b)), expects=("signal",), of_input=True, pair=pair)  # type: ignore[misc]
@@ -403,7 +402,7 @@ DOCTORED: Final[Mapping[str, Case]] = {
     "tails before delistings cut off": Case(without_tails, expects=("delist",)),
     "codes of later correlations": Case(codes_of_correlations, expects=("group", "industr", "sector")),
     "codes of later returns": Case(codes_of_returns, expects=("group", "industr", "sector")),
-    "a universe of later winners": Case(lambda b: members(b, winners), _INDEX, expects=("member", "index")),
+    "a universe of later winners": Case(lambda b: members(b, winners), expects=("member", "index")),
     "survivors beside two leavers": Case(survivors, expects=("urvivor",)),
     "tickers in the order of returns": Case(ordered, expects=("icker",)),
     "40% of statements at their period's end": Case(at_period_end, expects=("period",)),

@@ -24,7 +24,7 @@ import polars as pl
 from audit_bases import Array, Base, Tables, carry
 from audit_clean import CLEAN, Case, lag, past, volatility
 from audit_doctored import ahead, forward_return
-from audit_false_alarms import ROOT, draw, is_input
+from audit_false_alarms import ROOT, draw
 from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 
 from backtest.look_ahead import bars, leads, splits
@@ -436,7 +436,7 @@ def answers(base: Base, cases: dict[str, Case], checks_of: ChecksOf) -> Iterator
 
 def main() -> None:
     """Print how often each case fails, or is warned about."""
-    others = {name: case for name, case in {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}.items() if is_input(case)}
+    others = {name: case for name, case in {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}.items() if case.of_input}
     kinds = {"doctored": EARLY_DOCTORED, "honest": EARLY_CLEAN, "other honest inputs": others}
     count(__doc__, kinds, lambda _: (bars.bars, leads.check, splits.check))
 

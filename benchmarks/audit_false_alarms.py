@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 from audit_bases import Base, cut, is_held_out, make_subject, read_prices, simulated
-from audit_clean import CLEAN, Case
+from audit_clean import CLEAN
 from audit_fresh import FRESH_CLEAN, SECOND_CLEAN
 
 from pipelines.audit.registry import CHECKS, DATA_CHECKS
@@ -56,7 +56,7 @@ def draw(folder: Path, k: int, *, held_out: bool) -> Base:
 def inputs(base: Base, only: str) -> tuple[list[str], pl.DataFrame | None]:
     """Draw three honest inputs; or all whose names contain a text."""
     cases = {**CLEAN, **FRESH_CLEAN, **SECOND_CLEAN}
-    named = [name for name, case in cases.items() if is_input(case)]
+    named = [name for name, case in cases.items() if case.of_input]
     drawn = np.random.default_rng((base.seed, 99)).choice(named, 3, replace=False)
     chosen = [name for name in named if only in name] if only else drawn.tolist()
     rows = [
@@ -64,11 +64,6 @@ def inputs(base: Base, only: str) -> tuple[list[str], pl.DataFrame | None]:
         for name in chosen
     ]
     return chosen, pl.concat(rows) if rows else None
-
-
-def is_input(case: Case) -> bool:
-    """Whether a delivery is a market as it is with an input."""
-    return case.of_input and not case.changes and not case.checks
 
 
 def alarms(

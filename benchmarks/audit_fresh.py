@@ -296,7 +296,6 @@ def _input(make: object, expects: tuple[str, ...] = ()) -> Case:
     return Case(lambda b: b.with_input(make(b)), expects=expects, of_input=True)  # type: ignore[operator]
 
 
-_INDEX: Final = {"universe": {"min_history": 20, "membership": "index"}}
 _SIGNAL: Final = ("signal",)
 FRESH_DOCTORED: Final = {
     "mean return of 5 sessions, 2 of them later": _input(
@@ -313,7 +312,7 @@ FRESH_DOCTORED: Final = {
     "change of volume with 0.3 of tomorrow's": _input(lambda b: volume_mix(b, 0.3), _SIGNAL),
     "highs and lows of two sessions": Case(later_highs, expects=("high", "low", "price")),
     "next opens as closes for a tenth of the firms": Case(mixed_closes, expects=("open", "close", "price")),
-    "an index without later crashes": Case(without_crashes, _INDEX, expects=("member", "index", "level")),
+    "an index without later crashes": Case(without_crashes, expects=("member", "index", "level")),
     "codes from the correlations of the next half year": Case(
         lambda b: redrawn(b, later=True), expects=("group",)
     ),
@@ -336,7 +335,7 @@ SECOND_DOCTORED: Final = {
         lambda b: week_range(b, later=True), expects=("high", "low", "Highs")
     ),
     "an index that firms join before they rise": Case(
-        lambda b: index_of_moves(b, 30, 0.25, join=True, later=True), _INDEX, expects=("member", "index")
+        lambda b: index_of_moves(b, 30, 0.25, join=True, later=True), expects=("member", "index")
     ),
 }
 """Deliveries with the mechanisms of the first, done otherwise."""
@@ -356,10 +355,10 @@ SECOND_CLEAN: Final = {
     "opens filled with the previous close for a tenth of the firms": Case(lambda b: opens_filled(b, 10)),
     "opens filled with the previous close": Case(lambda b: opens_filled(b, 1)),
     "an index that firms leave after they fell": Case(
-        lambda b: index_of_moves(b, 30, -0.33, join=False, later=False), _INDEX
+        lambda b: index_of_moves(b, 30, -0.33, join=False, later=False)
     ),
     "an index that firms join after they rose": Case(
-        lambda b: index_of_moves(b, 30, 0.25, join=True, later=False), _INDEX
+        lambda b: index_of_moves(b, 30, 0.25, join=True, later=False)
     ),
 }
 FRESH_CLEAN: Final = {
