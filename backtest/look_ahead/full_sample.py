@@ -272,9 +272,9 @@ BOTH_HALVES: Final = 0.2
 """Maximum share of firms, among those that reach the common extreme, that may reach it in both halves of
 their sample. If a causal column reaches it with probability p in each half, nine of ten firms reach it at
 all only if p is 0.68; half of these firms then reach it in both halves."""
-TIMES: Final = 1
-"""Maximum number of rows at the extreme, in the median of the firms: a scaled column reaches it once, and
-again only where two prices are equal. An indicator stays at its bound for a session or two."""
+REPEATED: Final = 0.35
+"""Maximum share of firms with several rows at the extreme: a scaled column reaches it once, and again only
+where two prices are equal. An indicator stays at its bound for some sessions in most firms."""
 ROWS: Final = 60  # minimum number of rows per firm
 DISTINCT: Final = 20
 """Minimum number of distinct values per firm: flags and small counts often reach their bounds."""
@@ -411,7 +411,7 @@ def _extremes(firms: pl.DataFrame) -> _Found:
         value, share = float(top[0]), top[1] / inner.height
 
         hit = inner.filter(_is_near(pl.col(kind), pl.lit(value)))
-        if share < EXTREME or _median(hit[f"at_{kind}"]) > TIMES:
+        if share < EXTREME or hit.select((pl.col(f"at_{kind}") > 1).mean()).item() > REPEATED:
             continue
         halves = (_is_near(pl.col(f"{kind}_{half}"), pl.lit(value)) for half in (1, 2))
         if hit.select(pl.all_horizontal(halves).mean()).item() <= BOTH_HALVES:
