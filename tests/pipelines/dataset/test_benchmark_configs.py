@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from places import DATA, ROOT
 
+from backtest.splits.calendar import CalendarPlan, calendar_folds
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import plan_folds
@@ -48,6 +49,23 @@ def test_development_is_the_benchmark_on_data_that_end_before_its_test(name: str
 @pytest.mark.parametrize("name", FIRST_TEST)
 def test_the_headline_can_be_traded(name: str) -> None:
     assert benchmark(name).label.delay == 1
+
+
+@pytest.mark.parametrize("name", ["nasdaq_decade", "sp500_decade"])
+def test_a_decade_tests_every_year_from_2010_on(name: str) -> None:
+    for config, years in (
+        (benchmark(name), range(2010, 2018)),
+        (benchmark(f"{name}_development"), range(2010, 2014)),
+    ):
+        source, plan, label = config.source, config.folds, config.label
+        assert isinstance(source, FilesSourceConfig)
+        assert isinstance(plan, CalendarPlan)
+        assert source.end is not None
+        days = np.arange(source.start, source.end + dt.timedelta(days=1), dtype="datetime64[D]")
+        sessions = days[np.is_busday(days)]
+        first = config.universe.min_history - 1
+        folds = calendar_folds(sessions, plan, label.max_delay, label.horizon, first)
+        assert [fold.name for fold in folds] == [str(year) for year in years]
 
 
 @pytest.mark.slow(8)
