@@ -278,16 +278,11 @@ def _used(
         nights = pl.concat([nights, pl.DataFrame([now], schema=nights.schema, orient="row")])
     key = ["session", "version"]
     every = rows.select(*key, "revision", "data_versions", "created_at").unique()
-    of_nights = every.join(nights, on=["session", "data_versions"]).filter(
-        pl.col("created_at") <= pl.col("ended")
-    )
+    of_nights = every.join(nights, on=["session", "data_versions"])
     others = every.join(of_nights, on=key, how="anti")
-    used = pl.concat(
-        [
-            of_nights.group_by(key).agg(pl.col("revision").max()),
-            others.group_by(key).agg(pl.col("revision").min()),
-        ]
-    )
+    first, by_then = pl.col("revision").min(), pl.col("created_at") <= pl.col("ended")
+    newest = pl.col("revision").filter(by_then).max().fill_null(first)  # a clock may have been set back
+    used = pl.concat([of_nights.group_by(key).agg(newest), others.group_by(key).agg(first)])
     return rows.join(used, on=[*key, "revision"], how="semi")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from growing_lakes import Tables, deliver, same_bits, sessions_of
+from nights import MOMENT, store_nights
 
 from backtest.splits.folds import Fold
 from features.library.scaling import ChannelScaler
@@ -19,8 +21,9 @@ from pipelines.dataset.folds import FoldInputs
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import Signals
 from pipelines.nightly.data import night_data
-from pipelines.nightly.result import ModelVersion, read_signals, write_signals
+from pipelines.nightly.result import ModelVersion, count_signals, read_signals, write_signals
 from pipelines.nightly.scoring import score
 from pipelines.nightly.training import live_config, train_live
 from pipelines.progress import Progress
@@ -111,6 +114,40 @@ def test_a_grown_lake_gives_the_same_signals(config: Config, tiny_tables: Tables
         first.select(stored.drop("revision", "created_at").columns)
     )
     assert live_config(config, days[250]).folds.scheme == "live"
+
+
+@pytest.mark.parametrize(
+    ("stored", "used"),
+    [
+        ([("{}", 0)], 1),
+        ([('{"prices": 1}', -9), ("{}", -1), ('{"prices": 1}', 1)], 2),  # on the night's data
+        ([("{}", -2), ("{}", -1), ("{}", 1)], 2),  # the newest on them when the night ended
+        ([('{"prices": 1}', -9), ("{}", 1), ("{}", 2)], 2),  # the clock was set back before it ended
+        ([('{"prices": 1}', -9), ('{"prices": 2}', 9)], 1),  # of a version that the night did not score
+    ],
+)
+def test_the_signals_that_a_night_used(
+    config: Config, tmp_path: Path, stored: list[tuple[str, int]], used: int
+) -> None:
+    """A revision is its data versions and when it was written, in minutes after the row of the night."""
+    lake, version, day = Lake(tmp_path / "signals"), ModelVersion("tiny-1", "ridge"), dt.date(2024, 1, 2)
+    store_nights(lake, config, {day: version})
+    shared = {"config": config.name, "session": day, "ticker": "A", "version": str(version)}
+    values = {"signal": 0.0, "rank": 0.5, "seed_dispersion": None, "in_universe": True}
+    rows = [
+        shared
+        | values
+        | {"revision": n, "data_versions": data, "created_at": MOMENT + dt.timedelta(minutes=at)}
+        for n, (data, at) in enumerate(stored, start=1)
+    ]
+    lake.upsert("signals", pl.DataFrame(rows, schema=Signals.create_empty().schema))
+    assert read_signals(lake, config.name)["revision"].to_list() == [used]
+    assert count_signals(lake, config.name)["signals"].to_list() == [1]
+    tonight = (dt.date(2024, 1, 3), "{}")
+    later = pl.DataFrame(rows, schema=Signals.create_empty().schema).with_columns(session=pl.lit(tonight[0]))
+    lake.upsert("signals", later)
+    newest = max((n for n, (data, _) in enumerate(stored, start=1) if data == "{}"), default=1)
+    assert read_signals(lake, config.name, tonight=tonight)["revision"].to_list() == [used, newest]
 
 
 def test_groups_are_matched_by_name_when_their_codes_change() -> None:
