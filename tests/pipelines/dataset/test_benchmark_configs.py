@@ -60,6 +60,7 @@ def test_a_decade_tests_every_year_from_2010_on(name: str) -> None:
         source, plan, label = config.source, config.folds, config.label
         assert isinstance(source, FilesSourceConfig)
         assert isinstance(plan, CalendarPlan)
+        assert source.start is not None
         assert source.end is not None
         days = np.arange(source.start, source.end + dt.timedelta(days=1), dtype="datetime64[D]")
         sessions = days[np.is_busday(days)]
