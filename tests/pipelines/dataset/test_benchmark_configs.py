@@ -62,7 +62,7 @@ def test_a_decade_tests_every_year_from_2010_on(name: str) -> None:
         assert isinstance(plan, CalendarPlan)
         assert source.start is not None
         assert source.end is not None
-        days = np.arange(source.start, source.end + dt.timedelta(days=1), dtype="datetime64[D]")
+        days = np.arange(np.datetime64(source.start), np.datetime64(source.end) + np.timedelta64(1, "D"))
         sessions = days[np.is_busday(days)]
         first = config.universe.min_history - 1
         folds = calendar_folds(sessions, plan, label.max_delay, label.horizon, first)
