@@ -441,8 +441,21 @@ def main() -> None:
     count(__doc__, kinds, lambda _: (bars.bars, leads.check, splits.check))
 
 
-def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_of: ChecksOf) -> None:
-    """Read the command line, ask the checks about cases of each kind on many markets, and print counts."""
+def _worst(found: list[tuple[Array, str]]) -> str:
+    return f"{worst_cost([one for one, _ in found]):>8.3f} cost"
+
+
+def count(
+    description: str | None,
+    kinds: Mapping[str, dict[str, Case]],
+    checks_of: ChecksOf,
+    cost_of: Callable[[Base, Case], Array | None] = costs,
+    shown: Callable[[list[tuple[Array, str]]], str] = _worst,
+) -> None:
+    """Read the command line, ask the checks about cases of each kind on many markets, and print counts.
+
+    ``shown`` words the costs and verdicts of a doctored case on its markets.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -455,7 +468,7 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
     warnings.simplefilter("ignore", RuntimeWarning)
     np.seterr(all="ignore")
     counts: Counter[tuple[str, str, str]] = Counter()
-    cost: dict[str, list[Array]] = defaultdict(list)
+    cost: dict[str, list[tuple[Array, str]]] = defaultdict(list)
     for k in range(given.count):
         base = draw(given.data, k, held_out=given.held_out)
         for kind, cases in kinds.items():
@@ -464,8 +477,8 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
             drawn = np.random.default_rng((k, len(kind))).choice(names, some, replace=False)
             for name, verdict in answers(base, {name: cases[name] for name in drawn.tolist()}, checks_of):
                 counts[kind, name, verdict] += 1
-                if (one := costs(base, cases[name])) is not None:
-                    cost[name].append(one)
+                if kind == "doctored" and (one := cost_of(base, cases[name])) is not None:
+                    cost[name].append((one, verdict))
                 if kind != "doctored" and verdict in ("fail", "warn"):
                     print(f"{verdict:<5}{base.name}: {name}", flush=True)
     for kind in kinds:
@@ -477,7 +490,7 @@ def count(description: str | None, kinds: Mapping[str, dict[str, Case]], checks_
             for name, found in own.items():
                 print(
                     f"{name:<60}{found['fail']:>4} fail {found['warn']:>4} warn of {sum(found.values()):>4}"
-                    f"{worst_cost(cost[name]):>8.3f} cost"
+                    f"{shown(cost[name])}"
                 )
         total = sum(sum(found.values()) for found in own.values())
         fail, warn = (sum(found[v] for found in own.values()) for v in ("fail", "warn"))

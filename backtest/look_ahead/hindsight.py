@@ -4,13 +4,16 @@ Shape suffixes: T sessions, N firms, D dates.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from backtest.look_ahead.coverage import clustered
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude, judged_by, skipped
 from features.arithmetic.transforms import rank_normal
@@ -56,6 +59,12 @@ EVENT_RETURN: Final = 0.07
 """Minimum |mean| of the return after an event beyond that of the other firms. Firms that an honest index
 deletes lose about 5% around the announcement, and regain it afterwards (Chen, Noronha and Singal 2004)."""
 EVENT_DEVIATIONS: Final = 5.0
+JUMP: Final = 0.01  # minimum |mean| of the move on one of the sessions after an event, or over all of them
+JUMP_SESSIONS: Final = 5
+JUMP_SUSPECT, JUMP_DEVIATIONS = 4.5, 5.5
+"""Minimum t of that move for a warning, and for a failure. Honest lists reach 3.4, and firms that leave a
+real one, which are sold over days, 3.9."""
+_FEWEST_JUMPS, _FEWEST_DATES = 10, 5
 _FEWEST_EVENTS: Final = 8
 _FEWEST_MEMBERS: Final = 5
 _LARGEST: Final = 2.0
@@ -76,6 +85,10 @@ failure."""
 SURVIVAL_CHANCE: Final = 0.01
 """Probability of so few leavers, if their number is a Poisson variable, below which the check warns: none
 where 5 are expected, or 2 where 10 are."""
+DOOM_SESSIONS: Final = 126  # sessions before a firm's last price
+DOOM: Final = 0.9
+"""Minimum share of the firms that stop trading with one value, less that of the others. A flag of distress
+that nearly all have half a year before, and a tenth of the others, has 0.8."""
 FEW: Final = 0.2  # maximum share of the expected leavers, because the rate itself differs between markets
 
 
@@ -339,12 +352,14 @@ def membership(data: Delivery) -> Result:
         )
     if changes == 0 and expected >= EXPECTED:
         reasons.append(f"the {members} members never change in {years:.1f} years")
-    timed = list(_timed(data))
-    if reasons or timed:
+    timed = dict(_timed(data))
+    if reasons or "fail" in timed.values():
         rule = "Today's membership for all dates" if reasons else "Membership that knows later returns"
         return answer("fail", f"{rule}: in {name}, {'; '.join([*reasons, *timed])}.", evidence)
     verdict: Verdict = "warn"
-    if changes == 0 and years >= 1.0:
+    if timed:
+        sentence = f"Membership that may know later returns: in {name}, {'; '.join(timed)}."
+    elif changes == 0 and years >= 1.0:
         sentence = (
             f"Membership of {name} never changes in {years:.1f} years: a list made after its first date "
             "contains hindsight."
@@ -363,7 +378,7 @@ def membership(data: Delivery) -> Result:
     return answer(verdict, sentence, evidence)
 
 
-def _timed(data: Delivery) -> Iterator[str]:
+def _timed(data: Delivery) -> Iterator[tuple[str, Verdict]]:
     """Changes of the list that come before returns that nobody knew, and that favour the list."""
     traded_TN, index_TN = data.panel.traded_TN, data.panel.total_return_index_TN
     member_TN = data.member_TN & traded_TN
@@ -379,8 +394,35 @@ def _timed(data: Delivery) -> Iterator[str]:
             yield (
                 f"firms {verb} before they {then}: after {events} such changes "
                 f"they earn {mean:+.0%} beyond the others in {span} sessions (t {t:+.1f}), so the list was "
-                "made with later prices"
+                "made with later prices",
+                "fail",
             )
+        events, when, mean, t = _jump(event_TN, data.residual_TN, sign)
+        if sign * t >= JUMP_SUSPECT:
+            yield (
+                f"firms {verb} a few sessions before they {then}: after {events} such changes they move by "
+                f"{mean:+.1%} {when} (t {t:+.1f}), as on an announcement, so changes are dated too early: "
+                "use the day after the announcement",
+                "fail" if sign * t >= JUMP_DEVIATIONS else "warn",
+            )
+
+
+def _jump(event_TN: BoolArray, residual_TN: FloatArray, sign: int) -> tuple[int, str, float, float]:
+    """What firms earn beyond the others soon after events: number, when, mean and t of the clearest move.
+
+    Moves on single sessions, which all changes that are equally early have in common, and over all of them.
+    """
+    t_M, n_M = np.nonzero(event_TN[: len(event_TN) - JUMP_SESSIONS])
+    best = (len(t_M), "", 0.0, 0.0)
+    if len(t_M) < _FEWEST_JUMPS or len(np.unique(t_M)) < _FEWEST_DATES:
+        return best
+    move_KM = np.nan_to_num(np.stack([residual_TN[t_M + k, n_M] for k in range(1, JUMP_SESSIONS + 1)]))
+    looks = {f"{k} session{'s' if k > 1 else ''} later": move_M for k, move_M in enumerate(move_KM, 1)}
+    for when, move_M in {**looks, f"in {JUMP_SESSIONS} sessions": move_KM.sum(axis=0)}.items():
+        mean, error = clustered(move_M, t_M, 1, float(move_M.std()))
+        if sign * mean >= JUMP and error > 0:
+            best = max(best, (len(t_M), when, mean, mean / error), key=lambda one: sign * one[3])
+    return best
 
 
 def _after_events(
@@ -412,28 +454,57 @@ def _after_events(
 
 
 def survivorship(data: Delivery) -> Result:
-    """Count the firms that stop trading; warn if there are too few.
+    """Count the firms that stop trading, and look for inputs that know which ones will.
 
-    The verdict is not a failure, because features stay causal; but results are biased.
+    A lack of leavers is no failure, because features stay causal; but results are biased.
     """
     ever_N = data.universe_TN.any(axis=0)
     priced_TN = np.isfinite(data.panel.close_TN[:, ever_N])
     leavers, firms = int((~priced_TN[-EARLY_SESSIONS:].any(axis=0)).sum()), int(ever_N.sum())
     years = _years(data)
     expected = LEAVE_PER_YEAR * firms * years
-    evidence = [{"firms": firms, "years": years, "leavers": leavers, "expected_leavers": expected}]
     finding = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
     chance = sum(
         math.exp(k * math.log(max(expected, 1e-9)) - expected - math.lgamma(k + 1))
         for k in range(leavers + 1)
     )
-    if leavers > FEW * expected or chance >= SURVIVAL_CHANCE:
-        return answer("pass", f"{finding[0].upper()}{finding[1:]}.", evidence)
     sentence = (
         f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of {chance:.1g}). "
         "The universe was probably selected with hindsight, so returns are biased upwards."
     )
-    return answer("warn", sentence, evidence)
+    few = leavers <= FEW * expected and chance < SURVIVAL_CHANCE
+    counted = judged_by("firms that stop trading", few, sentence, leavers, FEW * expected, "warn")
+    return conclude([*_doomed(data), counted], f"{finding[0].upper()}{finding[1:]}.")
+
+
+def _doomed(data: Delivery) -> Iterator[Finding]:
+    """Inputs that have one value, or none, for firms that will stop trading, half a year before they do.
+
+    Such a value was filled in at the end, or comes from a list of the firms of that day.
+    """
+    traded_TN = data.panel.traded_TN
+    last_N = np.where(traded_TN.any(axis=0), len(traded_TN) - 1 - traded_TN[::-1].argmax(axis=0), 0)
+    left_N = last_N < len(traded_TN) - EARLY_SESSIONS
+    cells = [(last_N[n] - DOOM_SESSIONS, n) for n in np.flatnonzero(left_N & (last_N >= DOOM_SESSIONS))]
+    cells = [(t, n) for t, n in cells if traded_TN[t, n] and (traded_TN[t] & ~left_N).sum() >= FEWEST_FIRMS]
+    if len(cells) < _FEWEST_EVENTS:
+        return
+    for name in data.inputs:
+        x_TN = np.nan_to_num(data.input(name), nan=np.inf)
+        values = [float(x_TN[t, n]) for t, n in cells]
+        value, count = Counter(values).most_common(1)[0]
+        share = count / len(values)
+        usual = float(np.mean([(x_TN[t, traded_TN[t] & ~left_N] == value).mean() for t, _ in cells]))
+        what = f"the value {value:g}" if np.isfinite(value) else "no value"
+        sentence = (
+            f"Input {name} knows which firms stop trading: {DOOM_SESSIONS} sessions before they do, "
+            f"{share:.0%} of {len(cells)} such firms have {what}, and {usual:.0%} of those that stay. It was "
+            "probably filled in at the end: deliver it as it was known."
+        )
+        worst: Verdict = "fail" if len(cells) >= _FEWEST else "warn"
+        more = share - usual
+        one = judged_by("one value before the end", more >= DOOM, sentence, more, DOOM, worst)
+        yield replace(one, subject=f"input {name}")
 
 
 def _years(data: Delivery) -> float:
