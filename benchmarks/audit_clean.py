@@ -404,8 +404,9 @@ def listed_later(base: Base) -> Tables:
         .then(pl.concat_str(pl.lit("A "), "ticker"))
         .otherwise("industry")
     )
+    tables = {name: frame for name, frame in base.tables.items() if name != "membership"}
     return {
-        **base.tables,
+        **tables,
         "prices": prices,
         "securities": base.tables["securities"].with_columns(own.alias("industry")),
     }

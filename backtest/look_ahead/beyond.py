@@ -21,6 +21,7 @@ from backtest.look_ahead.finding import Finding, Result
 from backtest.look_ahead.news import is_common
 from backtest.look_ahead.returns import (
     LAGS,
+    MIN_FIRMS,
     Standardised,
     correlations,
     highest,
@@ -181,7 +182,8 @@ def _residuals(
     if later.any():
         x, then, latest = level.at(now[later]), level.at(since), now[later]
         known_DN = x.known_DN * then.known_DN
-        if known_DN.sum() < 2 * _CELLS_PER_FUNCTION * past.count:
+        often_D = known_DN.sum(axis=1) >= MIN_FIRMS
+        if known_DN[often_D].sum() < 2 * _CELLS_PER_FUNCTION * past.count:
             return  # a few dates of few firms are left of a value that is known now and then
         change = Standardised((x.value_DN - then.value_DN) * known_DN, known_DN)
 
