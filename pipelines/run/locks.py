@@ -11,6 +11,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -25,6 +26,7 @@ from pipelines.secrets import redact
 
 _UNKNOWN = "another process"
 _NOTICE = 30.0  # seconds between two messages of a waiting process
+_LOOKS, _PAUSE = 20, 0.05  # looks for the holder's name, and seconds between two
 
 
 class Locks(ExitStack):
@@ -94,6 +96,11 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
             lock.acquire(timeout=timeout)
         except Timeout:
             holder = _holder(path)
+            for _ in range(_LOOKS):  # it may have the lock, and not have written its name yet
+                if holder != _UNKNOWN:
+                    break
+                time.sleep(_PAUSE)
+                holder = _holder(path)
             if not wait:
                 raise DataError(
                     f"{what} is being written by {holder}; wait for it to finish, or add --wait."

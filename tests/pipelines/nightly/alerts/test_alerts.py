@@ -92,17 +92,17 @@ def test_a_retried_session_recovers_once(tiny: dict[str, Any], tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("command", "why"),
+    ("command", "seconds", "why"),
     [
-        ([sys.executable, "-c", "raise SystemExit(7)"], "exit code 7"),
-        ([sys.executable, "-c", "import time; time.sleep(60)"], "longer than 0.5 s"),
-        (["/no/such/command"], "cannot be started"),
+        ([sys.executable, "-c", "raise SystemExit(7)"], 60.0, "exit code 7"),
+        ([sys.executable, "-c", "import time; time.sleep(60)"], 0.5, "longer than 0.5 s"),
+        (["/no/such/command"], 60.0, "cannot be started"),
     ],
 )
 def test_a_dead_command_is_a_finding_and_is_tried_again(
-    command: list[str], why: str, tiny: dict[str, Any], tmp_path: Path
+    command: list[str], seconds: float, why: str, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
-    settings = config(tiny, command=command, timeout_seconds=0.5)
+    settings = config(tiny, command=command, timeout_seconds=seconds)
     for _ in range(2):
         (finding,) = send_alerts(settings, night_results.failed(tmp_path / "night"))
         assert finding.level == "warn"
