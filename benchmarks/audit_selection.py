@@ -149,7 +149,7 @@ def joining(base: Base, jump: float, early: int) -> Tables:
     T, N = base.close_TN.shape
     rng = np.random.default_rng((base.seed, 86))
     factor_TN = np.ones((T, N))
-    inside_N = np.less(rng.random(N), 0.5)
+    inside_N = np.less(rng.random(N), 0.5) & np.isfinite(base.close_TN[0])
     begin: dict[int, int] = dict.fromkeys(np.flatnonzero(inside_N).tolist(), 0)
     rows = []
     for t in range(70, T - 25, 63):
@@ -201,7 +201,8 @@ def listed(base: Base, incubated: float, *, pop: float = 0.0, rising: bool = Fal
             at = T
         close_TN[:at, n] = np.nan
         factor_TN[: at + 1, n] /= 1.0 + pop
-    return scaled(base, factor_TN, close=close_TN * factor_TN)
+    tables = scaled(base, factor_TN, close=close_TN * factor_TN)
+    return {name: frame for name, frame in tables.items() if name != "membership"}  # of the histories before
 
 
 def leaving(base: Base, value: Callable[[Base, Array], Array]) -> Tables:
