@@ -50,7 +50,7 @@ LEFT_OUT: Mapping[str, str] = {
     "nightly": "needs the Nasdaq prices next to the checkout: python benchmarks/nightly.py",
     "alarms": "about a quarter of an hour on one core: python benchmarks/alarms.py",
     "attribution": "some ten minutes on one core: python benchmarks/attribution.py --threads 1",
-    "audit_cases": "about ten minutes on one core: python benchmarks/audit_cases.py --data ../shared/data",
+    "audit_cases": "about twenty minutes on one core: python benchmarks/audit_cases.py --data ../shared/data",
     "audit_false_alarms": "needs the data: python benchmarks/audit_false_alarms.py --data ../shared/data",
     "audit_early": "needs the data: python benchmarks/audit_early.py --data ../shared/data",
     "audit_selection": "needs the data: python benchmarks/audit_selection.py --data ../shared/data",
