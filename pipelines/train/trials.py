@@ -270,14 +270,12 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
 
 def _number_markets(pairs: Sequence[tuple[str, str | None]]) -> list[int]:
     """Number the markets of pairs of prices and a lake: pairs that share either are on one market."""
-    ours: dict[object, list[object]] = {}  # prices or lake -> all prices and lakes of its market
-    for source, lake in pairs:
-        one, other = (ours.get(key, [key]) for key in (source, source if lake is None else ("lake", lake)))
-        if one is not other:
-            one = [*one, *other]
-        ours |= dict.fromkeys(one, one)
-    numbers: dict[int, int] = {}  # in the order in which markets were seen
-    return [numbers.setdefault(id(ours[source]), len(numbers) + 1) for source, _ in pairs]
+    import networkx as nx  # takes a moment
+
+    shared = nx.Graph((source, source if lake is None else ("lake", lake)) for source, lake in pairs)
+    parts = enumerate(nx.connected_components(shared), start=1)
+    number = {node: n for n, part in parts for node in part}
+    return [number[source] for source, _ in pairs]
 
 
 def _prices_of(market: Settings) -> str:

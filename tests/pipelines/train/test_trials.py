@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
-import numpy as np
 import pytest
 import yaml
 from command import Answer, Call, command
@@ -21,7 +19,7 @@ from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.run.identity import forecasting_settings
-from pipelines.train.trials import Scope, Trial, _number_markets, read_trials, record_trials
+from pipelines.train.trials import Scope, Trial, read_trials, record_trials
 from pipelines.train.trials import record as record_all
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -213,14 +211,3 @@ def test_equal_models_of_one_run_are_one_trial(
     ledger = read_trials(tmp_path)
     assert ledger["runs"].to_list() == [["tiny-1"], ["tiny-1"]]
     assert ledger["model"].to_list() == ["ridge", "ridge"]
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_markets_are_the_connected_components_of_prices_and_lakes(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, 7, (int(rng.integers(1, 15)), 2)).tolist()
-    pairs = [(f"prices {prices}", str(lake) if lake else None) for prices, lake in drawn]
-    shared = nx.Graph((prices, prices if lake is None else ("lake", lake)) for prices, lake in pairs)
-    parts = enumerate(nx.connected_components(shared), start=1)
-    number = {node: n for n, part in parts for node in part}
-    assert _number_markets(pairs) == [number[prices] for prices, _ in pairs]
