@@ -75,3 +75,10 @@ def test_every_public_name_is_on_its_page(site: Path) -> None:
         listed = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/api" / f"{package}.md").read_text("utf-8"), re.M)
         assert listed
         assert [name for name in listed if f'id="{name}"' not in page] == []
+
+
+def test_every_row_is_in_a_table(site: Path) -> None:
+    rows = re.compile(r"^(?:<p>)?\| .* \|(?:</p>)?$", re.M)
+    for page in site.rglob("*.html"):
+        text = re.sub(r"<pre.*?</pre>", "", page.read_text("utf-8"), flags=re.S)
+        assert rows.findall(text) == [], page.name
