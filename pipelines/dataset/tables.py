@@ -2,6 +2,7 @@
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from typing import Any
 
 import polars as pl
@@ -117,9 +118,11 @@ def _names(renames: pl.DataFrame) -> pl.DataFrame:
     """Return ticker, from_date and ``newest``: the last name of the firm that had the ticker until then."""
     in_order = renames.sort("from_date", "ticker").select("ticker", "from_date", "new_ticker")
     newest: dict[str, str] = {}  # of the firm that has the ticker after the renames that were seen
-    names = []
-    for ticker, day, new in reversed(in_order.rows()):
-        names.append((ticker, day, newest.get(new, new)))
-        newest[ticker] = names[-1][2]
+    names: list[tuple[str, dt.date, str]] = []
+    for day, of_day in groupby(reversed(in_order.rows()), key=lambda row: row[1]):
+        # those of one day are of different firms, so that none of them follows another one
+        found = [(ticker, day, newest.get(new, new)) for ticker, _, new in of_day]
+        newest.update((ticker, last) for ticker, _, last in found)
+        names += found
     schema = {"ticker": pl.String, "from_date": pl.Date, "newest": pl.String}
     return pl.DataFrame(names[::-1], schema=schema, orient="row")

@@ -9,7 +9,14 @@ import polars as pl
 import pytest
 
 from pipelines.config.load import check_config
-from pipelines.dataset.tables import input_versions, newest_ticker, open_lake, read_market_tables, read_tables
+from pipelines.dataset.tables import (
+    follow_renames,
+    input_versions,
+    newest_ticker,
+    open_lake,
+    read_market_tables,
+    read_tables,
+)
 from pipelines.run.fetch import ingest_config
 
 DAYS = [dt.date(2022, 6, day) for day in (6, 7, 8, 9, 10)]
@@ -26,6 +33,23 @@ def test_a_chain_of_names_is_followed_from_the_day_of_each() -> None:
     assert newest_ticker("FB", dt.date(2022, 6, 8), renames) == "M"
     assert newest_ticker("FB", dt.date(2022, 6, 9), renames) == "FB", "another firm took the ticker over"
     assert newest_ticker("META", dt.date(2023, 1, 2), renames) == "M"
+
+
+@pytest.mark.parametrize("handed", [{"A": "B", "B": "C"}, {"B": "A", "C": "B"}, {"A": "B", "B": "A"}])
+def test_firms_that_hand_tickers_over_on_one_day_stay_apart(handed: dict[str, str]) -> None:
+    """Each firm has a close of its own on all days; it is called by its old ticker up to June 7."""
+    firms = {old: 10.0 * (n + 1) for n, old in enumerate(handed)}
+    rows = [
+        (day, handed[old] if day >= DAYS[2] else old, close) for old, close in firms.items() for day in DAYS
+    ]
+    renames = pl.DataFrame(
+        {"ticker": [*handed], "from_date": [DAYS[2]] * len(handed), "new_ticker": [*handed.values()]}
+    )
+    prices = pl.DataFrame(rows, schema=["date", "ticker", "close"], orient="row")
+    found = follow_renames({"prices": prices, "renames": renames})["prices"]
+    assert set(found.rows()) == {(day, handed[old], close) for old, close in firms.items() for day in DAYS}
+    assert found.height == len(rows)
+    assert {old: newest_ticker(old, DAYS[1], renames) for old in handed} == handed
 
 
 @pytest.mark.parametrize("vendor", ["new series", "whole history", "both"])
