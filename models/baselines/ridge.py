@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from pydantic import Field
 
+from features.arithmetic.parallel import one_blas_thread
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import mean_known, rank_ic_by_date
 from models.batch import Batch, PanelTensors
@@ -49,8 +50,9 @@ class Ridge(Baseline):
     """Linear in the inputs: ``min |y - a - Z w|^2 + alpha M |w|^2`` over the M training cells.
 
     Solved in float64 from the centred normal equations, with one eigendecomposition for all penalties. The
-    equations are summed date by date, so that no copy of the characteristics is needed. The solution equals
-    scikit-learn's ``Ridge(alpha * M)`` to rounding. Hoerl and Kennard (1970), "Ridge regression: biased
+    equations are summed date by date, so that no copy of the characteristics is needed. Several threads of
+    BLAS would round them in another way, so it uses one. The solution equals scikit-learn's
+    ``Ridge(alpha * M)`` to rounding. Hoerl and Kennard (1970), "Ridge regression: biased
     estimation for nonorthogonal problems".
     """
 
@@ -62,6 +64,7 @@ class Ridge(Baseline):
         self.coefficient_F: FloatArray = np.zeros(inputs)
         self.intercept: float = 0.0
 
+    @one_blas_thread()
     def fit(
         self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
     ) -> tuple[EpochRecord, ...]:
@@ -89,6 +92,7 @@ class Ridge(Baseline):
             raise NoTrainingSignal(no_score_message("ridge"))
         return tuple(history)
 
+    @one_blas_thread()
     def refit(
         self, data: PanelTensors, dates: IntArray, history: Sequence[EpochRecord], *, seed: int
     ) -> None:

@@ -11,6 +11,7 @@ import torch
 from rank_correlations import mean_ic, mean_rank_ic
 from sklearn.linear_model import Ridge as SklearnRidge
 from small_panels import options_of
+from threadpoolctl import threadpool_limits
 
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
@@ -82,6 +83,30 @@ def test_ridge_selects_the_penalty_with_the_best_validation_rank_ic() -> None:
     best = SklearnRidge(alpha=alphas[int(np.argmax(ics))] * len(y)).fit(z, y)
     np.testing.assert_allclose(ours.state().tensors["coefficient_F"], best.coef_, rtol=0, atol=1e-10)
     assert len(set(ics)) > 1
+
+
+def test_ridge_does_not_depend_on_the_number_of_threads() -> None:
+    rng = np.random.default_rng(0)
+    dates, firms, width = 8, 600, 157  # enough for BLAS to divide the products among threads
+    z = rng.normal(size=(dates, firms, width))
+    data = PanelTensors.from_arrays(
+        channels_TNC=np.zeros((dates, firms, 1)),
+        characteristics_TNF=z,
+        mask_TN=np.ones((dates, firms), dtype=bool),
+        group_TN=np.zeros((dates, firms), dtype=int),
+        target_TN=0.01 * z.sum(axis=2) + rng.normal(size=(dates, firms)),
+        window=1,
+        windows=False,
+    )
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            on = (data, np.arange(5), np.arange(5, 8))
+            chosen = fit("ridge", options_of("ridge", {}), *on, fit_config=FitConfig(), seed=0)
+            again = refit(chosen, *on, fit_config=FitConfig(refit=True), seed=0)
+        found.append([one.state().tensors["coefficient_F"] for one in (chosen, again)])
+    np.testing.assert_array_equal(found[0], found[1])
+    assert np.abs(found[0]).max() > 0
 
 
 @pytest.mark.parametrize(
