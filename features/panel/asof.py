@@ -127,6 +127,11 @@ class Statements(Mapping[str, FloatArray]):
         """Count the keys."""
         return len(self._known)
 
+    @property
+    def splits_TN(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """Product of the split ratios up to t, shape (T, N), also where there are no statements."""
+        return self._total_TN[self._first :, self._firms.start : self._firms.stop]
+
     def contents(self) -> Iterator[tuple[str, npt.NDArray[np.generic]]]:
         """Yield the arrays that all values are computed from, with their names."""
         yield "statements", np.array([self._firms.start, self._firms.stop, self._first])

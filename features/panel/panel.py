@@ -231,7 +231,7 @@ def build_panel(
     groups_S: tuple[str, ...] = ()
     if securities is not None:
         group_TN, groups_S = groups_as_of(securities, group_by, dates_T, tickers_N)
-    statements = Statements({}, range(len(tickers_N)), split_TN)
+    statements = Statements({}, range(len(tickers_N)), np.multiply.accumulate(split_TN, axis=0))
     if fundamentals is not None:
         statements = statements_as_of(fundamentals, dates_T, tickers_N, split_TN)
     panel = Panel(

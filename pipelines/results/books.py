@@ -273,7 +273,7 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
 def _price_limits(
     execution: ExecutionConfig, panel: Panel, fill_SN: FloatArray | None, held: slice
 ) -> FloatArray | None:
-    """Where the price of execution is at a limit, by the last close in the shares of the session."""
+    """Where the price of execution is at a limit, by the last close in today's shares, less the dividend."""
     if execution.price_limit is None and execution.price_limit_file is None:
         return None
     limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
@@ -290,8 +290,12 @@ def _price_limits(
                 first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
                 limit_TN[first:, column[ticker]] = limit
     raw_TN = panel.raw_close_TN
-    reference_TN = np.full_like(raw_TN, np.nan)
-    reference_TN[1:] = carry(panel.close_TN)[:-1] * (raw_TN / panel.close_TN)[1:]
+    splits_TN, reference_TN = panel.statements.splits_TN, np.full_like(raw_TN, np.nan)
+    unsplit_TN = raw_TN * splits_TN
+    reinvested_TN = panel.close_TN / unsplit_TN  # what dividends have added to the adjusted close
+    dividend_TN = raw_TN[1:] * (reinvested_TN[1:] / carry(reinvested_TN)[:-1] - 1.0)
+    reference_TN[1:] = carry(unsplit_TN)[:-1] / splits_TN[1:] - dividend_TN
+    reference_TN[reference_TN <= 0.0] = np.nan  # a dividend above the price
     price_TN = raw_TN if fill_SN is None else raw_TN * fill_SN[:-1]
     bar_TN = at_price_limit(price_TN, reference_TN, limit_TN)
     return rows_of(np.concatenate([bar_TN, np.zeros_like(bar_TN[:1])]), panel, held)

@@ -10,6 +10,7 @@ import pytest
 from ending_markets import securities_table
 
 from features.panel.delistings import DelistingRule
+from features.panel.derived import take_firms, take_sessions
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel, forward_factor
 
@@ -314,6 +315,20 @@ def test_shares_outstanding_are_adjusted_for_splits_after_their_period() -> None
     np.testing.assert_array_equal(
         panel.statements["shares_outstanding"][:, 0], [nan, nan, nan, nan, 20, 20, 20, 20, 21, 42, 42]
     )
+
+
+@pytest.mark.parametrize("with_statements", [False, True])
+def test_the_splits_up_to_a_session_multiply_with_and_without_statements(with_statements: bool) -> None:
+    filed = pl.DataFrame(
+        [{"ticker": "A", "period_end": DAYS[0], "known_at": DAYS[1], "item": "net_income", "value": 5.0}]
+    )
+    events = {("A", 1): {"split_ratio": 2.0}, ("A", 3): {"split_ratio": 3.0}, ("B", 2): {"split_ratio": 0.5}}
+    prices = prices_of({"A": [5.0] * 4, "B": [5.0] * 4}, events)
+    panel = build_panel(prices, None, filed if with_statements else None)
+    product_TN = np.array([[1.0, 1.0], [2.0, 1.0], [2.0, 0.5], [6.0, 0.5]])
+    np.testing.assert_array_equal(panel.statements.splits_TN, product_TN)
+    np.testing.assert_array_equal(take_firms(panel, slice(1, 2)).statements.splits_TN, product_TN[:, 1:])
+    np.testing.assert_array_equal(take_sessions(panel, 2).statements.splits_TN, product_TN[2:])
 
 
 def test_unusable_cells_become_unknown_and_are_counted() -> None:

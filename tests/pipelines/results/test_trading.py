@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from random_markets import panel_of, random_tables
 
 from backtest.costs import corwin_schultz
-from features.panel.panel import Panel
+from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.sections import BacktestConfig
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.books import book_costs, book_execution
@@ -223,6 +224,30 @@ def test_a_file_of_other_tickers_is_refused(panel: Panel, tmp_path: Path) -> Non
         book_execution(limits, panel, slice(None), 1)
 
 
+@pytest.mark.parametrize(("split", "dividend"), [(1.0, 0.0), (1.0, 0.3), (2.0, 0.0), (1.5, 0.2), (1.0, 12.0)])
+def test_a_price_limit_counts_from_the_last_close_without_the_dividend(split: float, dividend: float) -> None:
+    """A close of 10 before the ex-date; a dividend above it leaves nothing to count from."""
+    reference = 10.0 / split - dividend
+    closes = (
+        [round(reference * (1.0 + move), 2) for move in (0.1, -0.1, 0.08)] if reference > 0 else [1.0] * 3
+    )
+    rows = [
+        {"date": day, "ticker": ticker, "close": price, "split_ratio": ratio, "dividend": paid}
+        for ticker, close in zip("ABC", closes, strict=True)
+        for day, price, ratio, paid in (
+            ("2024-01-02", 10.0, 1.0, 0.0),
+            ("2024-01-03", close, split, dividend),
+        )
+    ]
+    prices = pl.DataFrame(rows).with_columns(pl.col("date").str.to_date())
+    absent = [pl.lit(None, pl.Float64).alias(name) for name in PRICE_COLUMNS if name not in prices.columns]
+    panel = build_panel(prices.with_columns(absent))
+    config = BacktestConfig.model_validate({"execution": {"price_limit": 0.1}})
+    bar_TN = book_execution(config, panel, slice(0, 2), 1).bar_TN
+    assert bar_TN is not None
+    assert bar_TN.tolist() == [[0.0] * 3, [1.0, -1.0, 0.0] if reference > 0 else [0.0] * 3]
+
+
 def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) -> None:
     raw_TN = panel.raw_close_TN
     file = tmp_path / "limits.csv"
@@ -246,12 +271,20 @@ def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) ->
     assert execution.bar_TN is not None
     assert execution.lot_TN is not None
     counts = {-1.0: 0, 1.0: 0}
-    for n in range(panel.n_firms):
-        for t in range(1, T):
-            if np.isnan(panel.close_TN[t - 1 : t + 1, n]).any():
+    days = {day: t for t, day in enumerate(panel.dates_T.astype("datetime64[D]").tolist())}
+    rows = random_tables(3)["prices"].select("date", "ticker", "close", "split_ratio", "dividend")
+    ex_dates = 0
+    for n, ticker in enumerate(panel.tickers_N):
+        before, owed = math.nan, 0.0  # the last close and the dividends since, in shares of the session
+        for date, _, close, split, dividend in rows.filter(ticker=ticker).sort("date").iter_rows():
+            t, before, owed = days[date], before / split, owed / split + dividend
+            if close is None:
+                continue
+            reference, before, ex_dates = before - owed, close, ex_dates + (owed > 0)
+            owed = 0.0
+            if math.isnan(reference):
                 continue
             limit = (0.01 if t < 300 else 0.05) if n == 0 else 0.02
-            reference = panel.close_TN[t - 1, n] * raw_TN[t, n] / panel.close_TN[t, n]
             move = raw_TN[t, n] - reference
             room = max(limit * reference - 0.005, 0.5 * limit * reference)
             near = abs(abs(move) - room) < 1e-6 * reference
@@ -262,6 +295,7 @@ def test_price_limits_lots_and_fees_of_a_config(panel: Panel, tmp_path: Path) ->
             units = 1e6 * execution.lot_TN[t, n] * panel.total_return_index_TN[t, n] / raw_TN[t, n]
             assert units == pytest.approx(100)
     assert min(counts.values()) > 20
+    assert ex_dates > 20
     assert not execution.bar_TN[T].any()
     assert book_costs(config, panel, slice(None)).commission_minimum == 5e-6
     assert config.trading.endswith(
