@@ -95,9 +95,36 @@ def renamed(rows: pl.DataFrame, renames: pl.DataFrame, key: list[str], dated_by:
     if found.is_empty():
         return rows
     stay = rows.join(found, on=key, how="anti", maintain_order="left")
+    if "close" in rows.columns:
+        _refuse_another_firm(found, stay)
     moved = found.with_columns(pl.col("newest").alias("ticker")).select(rows.columns)
     moved = moved.unique(key, keep="last", maintain_order=True).join(stay, on=key, how="anti")
     return pl.concat([stay, moved]).sort(key)
+
+
+_FEWEST_RETURNS, _SAME_FIRM = 10, 0.25  # of two firms' returns, about a tenth are the same by chance
+_SAME_RETURN, _CENT = 0.002, 0.01
+
+
+def _refuse_another_firm(moved: pl.DataFrame, stay: pl.DataFrame) -> None:
+    """Raise DataError if a new ticker has prices of another firm from before a firm was called so."""
+    own = moved.select("date", "until", pl.col("newest").alias("ticker"), old="ticker", own="close")
+    both = own.join(stay.select("date", "ticker", "close"), on=["date", "ticker"]).sort("old", "date")
+    growth = {
+        f"{name}_growth": pl.col(name) / pl.col(name).shift().over("old", "ticker")
+        for name in ("own", "close")
+    }
+    both = both.with_columns(**growth).drop_nulls(list(growth))
+    rounding = _CENT / pl.col("own") + _CENT / pl.col("close")
+    agree = (pl.col("own_growth") - pl.col("close_growth")).abs() <= _SAME_RETURN + rounding
+    found = both.group_by("old", "ticker").agg(pl.col("until").max(), pl.len(), agree=agree.mean())
+    found = found.filter((pl.col("len") >= _FEWEST_RETURNS) & (pl.col("agree") < _SAME_FIRM))
+    for old, ticker, day, _, share in found.sort("old", "ticker").head(1).iter_rows():
+        raise DataError(
+            f"{old} is called {ticker} from {day} on (renames), but the earlier prices of {ticker} are of "
+            f"another firm: {share:.0%} of the returns of both agree. Give that firm a ticker of its own in "
+            f"all files, such as {ticker}.1, and ingest them again."
+        )
 
 
 def newest_ticker(ticker: str, day: dt.date, renames: pl.DataFrame) -> str:

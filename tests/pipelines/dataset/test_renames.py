@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
@@ -17,6 +18,7 @@ from pipelines.dataset.tables import (
     read_market_tables,
     read_tables,
 )
+from pipelines.errors import DataError
 from pipelines.run.fetch import ingest_config
 
 DAYS = [dt.date(2022, 6, day) for day in (6, 7, 8, 9, 10)]
@@ -50,6 +52,30 @@ def test_firms_that_hand_tickers_over_on_one_day_stay_apart(handed: dict[str, st
     assert set(found.rows()) == {(day, handed[old], close) for old, close in firms.items() for day in DAYS}
     assert found.height == len(rows)
     assert {old: newest_ticker(old, DAYS[1], renames) for old in handed} == handed
+
+
+def test_prices_of_a_firm_whose_ticker_another_one_took_are_not_joined() -> None:
+    """As SBC became T in 2005, whose ticker AT&T had until days before."""
+    days = [dt.date(2005, 10, 1) + dt.timedelta(days=n) for n in range(60)]
+    moves = np.exp(np.cumsum(np.random.default_rng(0).normal(0.0, 0.02, (2, 60)), axis=1))
+    rows = [(day, "SBC" if day < days[50] else "T", 24.0 * moves[0, n]) for n, day in enumerate(days)]
+    of_another = [(day, "T", 19.0 * moves[1, n]) for n, day in enumerate(days[:45])]
+    of_itself = [(day, "T", 12.0 * moves[0, n]) for n, day in enumerate(days[:45])]  # as adjusted by a vendor
+    renames = pl.DataFrame({"ticker": ["SBC"], "from_date": [days[50]], "new_ticker": ["T"]})
+
+    def followed(more: list[tuple[dt.date, str, float]]) -> pl.DataFrame:
+        prices = pl.DataFrame(rows + more, schema=["date", "ticker", "close"], orient="row")
+        return follow_renames({"prices": prices, "renames": renames})["prices"]
+
+    with pytest.raises(
+        DataError, match=r"SBC is called T from 2005-11-20 .* ticker of its own .* such as T\.1"
+    ):
+        followed(of_another)
+    assert followed(of_another[:10]).height == 60, "nine returns say too little"
+    assert followed(of_itself).filter(pl.col("date") < days[45])["close"].to_list() == [
+        c for *_, c in of_itself
+    ]
+    assert followed([(day, "T.1", close) for day, _, close in of_another]).height == 60 + 45
 
 
 @pytest.mark.parametrize("vendor", ["new series", "whole history", "both"])
