@@ -23,9 +23,18 @@ _SERVER = """
 import os
 log = os.open("server.log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
 os.dup2(log, 1), os.dup2(log, 2)
+import uvicorn
+from mlflow import server
 from mlflow.cli import cli
+
+def serve(command, *, extra_env, **_):
+    os.environ.update(extra_env)
+    uvicorn.main(command[command.index("uvicorn") + 1 :])
+
+server._exec_cmd = serve
 cli()
 """
+"""The command ``mlflow server``. It serves itself: a process of its own for that would import all again."""
 _PATIENCE = 600  # seconds; a busy machine imports MLflow slowly
 
 
