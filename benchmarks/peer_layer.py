@@ -2,10 +2,12 @@
 
 `pairs`: a mask over pairs of firms, and values narrower than queries and keys, for which PyTorch has no fused
 kernel. It keeps the weights of all pairs for the backward pass. `mask`: the same mask with values padded to
-the width of the keys, which a fused kernel computes. `others`: two causal halves without a mask
-(`models.peers.layer`), as the models use it. Every cell is measured in a process of its own, in turn. Memory
-is the growth of the process's peak over a forward and a backward pass. The exponent is the slope of
-log(memory) on log(firms). All variants must agree on the output and on the norm of the gradient.
+the width of the keys, which a fused kernel computes. `columns`: two causal halves without a mask, and a
+column of queries and keys for every group. `others`: as the models do it (`models.peers.others`), which with
+many groups adds their biases to the logits of some pairs at a time. Every cell is measured in a process of
+its own, in turn. Memory is the growth of the process's peak over a forward and a backward pass. The exponent
+is the slope of log(memory) on log(firms). All variants must agree on the output and on the norm of the
+gradient.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a GPU machine may have only the repository
 
-VARIANTS = ("pairs", "mask", "others")
+VARIANTS = ("pairs", "mask", "columns", "others")
 FIRMS = (500, 1000, 2000, 4000)
-GROUPS, RECENT, WIDTH, HEADS, TOKENS, IDENTITY = 12, 21, 32, 4, 16, 44
+RECENT, WIDTH, HEADS, TOKENS, IDENTITY = 21, 32, 4, 16, 44
 
 
 def peak_mib() -> float:
@@ -35,17 +37,18 @@ def peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(variant: str, firms: int, runs: int) -> dict[str, float]:
+def measure(variant: str, firms: int, groups: int, runs: int) -> dict[str, float]:
     """Train one layer of temporal_peer's default sizes on one date; return seconds, MiB and check sums."""
     import torch
     import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 
     from models.peers import layer as module
+    from models.peers import others
     from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    sizes = PeerSizes(WIDTH, HEADS, IDENTITY, RECENT, GROUPS, 0.0, TOKENS, size=0, leader_slope=4.0)
+    sizes = PeerSizes(WIDTH, HEADS, IDENTITY, RECENT, groups, 0.0, TOKENS, size=0, leader_slope=4.0)
     layer = PeerLayer(sizes)
     parameters = list(layer.parameters())
     for parameter in parameters:
@@ -54,7 +57,7 @@ def measure(variant: str, firms: int, runs: int) -> dict[str, float]:
         torch.randn(1, firms, TOKENS),
         torch.randn(1, firms, IDENTITY),
         torch.randn(1, firms, RECENT),
-        torch.randint(0, GROUPS, (1, firms)),
+        torch.randint(0, groups, (1, firms)),
     )
     keep = torch.ones(1, firms, dtype=torch.bool)
     if variant == "pairs":
@@ -63,7 +66,9 @@ def measure(variant: str, firms: int, runs: int) -> dict[str, float]:
             return F.scaled_dot_product_attention(q, k, v, attn_mask=keep, scale=scale)
 
         vars(module)["attention"] = unpadded
-    own = None if variant == "others" else torch.eye(firms, dtype=torch.bool)[None]
+    if variant == "columns":
+        vars(others)["MANY_GROUPS"] = math.inf
+    own = None if variant in ("columns", "others") else torch.eye(firms, dtype=torch.bool)[None]
 
     def step(n: int) -> tuple[float, float]:
         layer.zero_grad(set_to_none=True)
@@ -92,16 +97,18 @@ def main() -> None:
     """Measure all cells in turn and print a Markdown table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--firms", nargs="+", type=int, default=list(FIRMS))
+    parser.add_argument("--groups", type=int, default=12)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--cell", nargs=2, metavar=("VARIANT", "FIRMS"), help="measure one cell; prints JSON")
     args = parser.parse_args()
     if args.cell:
-        print(json.dumps(measure(args.cell[0], int(args.cell[1]), args.runs)))
+        print(json.dumps(measure(args.cell[0], int(args.cell[1]), args.groups, args.runs)))
         return
     cells: dict[tuple[str, int], dict[str, float]] = {}
     for firms in args.firms:
         for variant in VARIANTS:
-            command = [sys.executable, __file__, "--runs", str(args.runs), "--cell", variant, str(firms)]
+            given = ["--groups", str(args.groups), "--runs", str(args.runs)]
+            command = [sys.executable, __file__, *given, "--cell", variant, str(firms)]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
             cells[variant, firms] = json.loads(done.stdout)
         for name in ("loss", "norm"):

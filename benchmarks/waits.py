@@ -48,7 +48,7 @@ HOST = {
     ("models/batch.py", "batch"): "the dates and the universe, which are kept on the host",
     ("models/fitting/loop.py", "_chosen"): "the universe, which is kept on the host",
     ("models/fitting/loop.py", "most_firms"): "the universe, which is kept on the host",
-    ("models/peers/layer.py", "attention_to_others"): "whether weights vanished, which only CPUs look at",
+    ("models/peers/others.py", "attention_to_others"): "whether weights vanished, which only CPUs look at",
     ("models/fitting/optimizer.py", "step"): "the number of steps, which on a GPU is used there",
 }
 """Functions that read tensors which are on the host whatever the device, and what these are."""

@@ -14,7 +14,8 @@ from models.attention.core import attention, attention_weights
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch
 from models.forecaster import Forecaster, zero_linear
-from models.peers.layer import LOGIT_GAIN, peer_keys
+from models.peers.layer import peer_keys
+from models.peers.others import LOGIT_GAIN
 from models.spec import FIT_SPACE, Positive, Range, Shape, Space, Whole
 
 

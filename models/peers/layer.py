@@ -2,10 +2,7 @@
 
 Legend: B dates, N target firms (queries), M source firms (keys), K = M + 1 keys with the null key, D model
 width, H heads, d = D / H, E width of the identity, R numbers of the recent days, S group codes, G market
-tokens, X slots of firms, Y = 2F inverse ranks. Where firms attend to all others: N firms, P common keys,
-K = N + P keys, e width of the values.
-
-This file is long because every option of the layer is a term of one projection to queries and keys.
+tokens, X slots of firms, Y = 2F inverse ranks.
 """
 
 from __future__ import annotations
@@ -24,6 +21,15 @@ from models.attention.layers import Dropout, Linear
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
+from models.peers.others import (
+    ABSENT,
+    LOGIT_GAIN,
+    GroupBiases,
+    adds_to_pairs,
+    attention_to_others,
+    attention_with_groups,
+    nested_attention,
+)
 
 OWN_GROUP_BIAS = 4.0
 """Initial logit bias of firms of the target's own group, in the heads that start with that group."""
@@ -36,9 +42,6 @@ GROUP_PAIR_BIAS_STD = 0.3
 
 MARKET_BIAS = 6.0
 """Initial logit bias of market tokens, large enough to matter among a hundred firms."""
-
-LOGIT_GAIN = 5.0
-"""Biases of logits are stored divided by this, so that one learning rate suits all parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,16 +232,23 @@ class PeerLayer(Probed):
         """
         if self.probe is not None:
             return self.explicit(targets, sources, keys, tokens_keep_BG)[:2]
-        q, k, v, scale = self._project(targets, sources, keys.keep_BM)
+        q, k, v, scale = self._project_without_groups(targets, sources, keys.keep_BM)
+        groups = self._group_biases(targets, sources)
+        if groups is not None and not (keys.own_BNM is None and adds_to_pairs(q, groups.bias_HSS)):
+            (q, k), groups = groups.as_columns(q, k, scale), None
 
-        def attend(q_BHNe: Tensor, k_BHKe: Tensor, v_BHKf: Tensor) -> Tensor:
+        def attend(
+            q_BHNe: Tensor, k_BHKe: Tensor, v_BHKf: Tensor, groups: GroupBiases | None = None
+        ) -> Tensor:
+            if groups is not None:
+                return attention_with_groups(q_BHNe, k_BHKe, v_BHKf, groups, scale=scale)
             if keys.own_BNM is None:
                 return attention_to_others(q_BHNe, k_BHKe, v_BHKf, scale=scale)
             keep = F.pad(keys.mask(), (0, k_BHKe.shape[2] - k.shape[2]), value=True)
             return attention(q_BHNe, k_BHKe, v_BHKf, keep=keep, scale=scale)
 
         if not self.market_tokens:
-            return self._update(targets.token_BND, attend(q, k, v))
+            return self._update(targets.token_BND, attend(q, k, v, groups))
         # The message of a token differs between targets, because it excludes the target itself. So an extra
         # value column per token returns the weight of the token, which then multiplies its message.
         tokens = self.market_tokens
@@ -247,7 +257,7 @@ class PeerLayer(Probed):
         )
         own_column = torch.eye(tokens, dtype=v.dtype, device=v.device).expand(*v.shape[:2], -1, -1)
         v = torch.cat((F.pad(v, (0, tokens)), F.pad(own_column, (v.shape[-1], 0))), dim=2)
-        out_BHNe = attend(q, torch.cat((k, self._market_keys(k, tokens_keep_BG)), dim=2), v)
+        out_BHNe = attend(q, torch.cat((k, self._market_keys(k, tokens_keep_BG)), dim=2), v, groups)
         message_BHNd, weight_BHNG = out_BHNe[..., :-tokens], out_BHNe[..., -tokens:]
         message_BHNd = message_BHNd + torch.einsum("bhng,gbhnd->bhnd", weight_BHNG, state_GBHNd)
         return self._update(targets.token_BND, message_BHNd)
@@ -294,10 +304,9 @@ class PeerLayer(Probed):
         assert not self.market_tokens, "messages of market tokens depend on the mask of the keys"
         q, k, v, scale = self._project_without_groups(targets, sources)
         logits_UHNK = (scale * q) @ k.transpose(-2, -1)
-        if self.group_bias_HSS is not None:
-            bias_HSS = LOGIT_GAIN * self._bias_of_known_groups()
-            bias_HUNM = bias_HSS[:, targets.group_BN[:, :, None], sources.group_BN[:, None, :]]
-            logits_UHNK = logits_UHNK + F.pad(bias_HUNM.transpose(0, 1), (0, 1))
+        groups = self._group_biases(targets, sources)
+        if groups is not None:
+            logits_UHNK = logits_UHNK + F.pad(groups.of_pairs(), (0, 1))
         weights_BHNK = logits_UHNK[index_B].masked_fill(~keys.mask(), -math.inf).softmax(dim=-1)
         return self._update(targets.token_BND[index_B], weights_BHNK @ v[index_B])
 
@@ -306,18 +315,17 @@ class PeerLayer(Probed):
     ) -> tuple[Tensor, Tensor, Tensor, float]:
         """Queries, keys, values and scale; biases are columns, and sources not kept get no weight."""
         q_BHNd, k_BHKd, v_BHKd, scale = self._project_without_groups(targets, sources, keep_BM)
-        if self.group_bias_HSS is not None:
-            batch, heads = q_BHNd.shape[:2]
-            row_BHNS = (LOGIT_GAIN / scale * self._bias_of_known_groups())[:, targets.group_BN].transpose(
-                0, 1
-            )
-            # F.one_hot reads the largest code back
-            codes_S = torch.arange(self.group_bias_HSS.shape[-1], device=k_BHKd.device)
-            code_BMS = (sources.group_BN[..., None] == codes_S).to(k_BHKd.dtype)
-            code_BHKS = F.pad(code_BMS, (0, 0, 0, 1))[:, None].expand(batch, heads, -1, -1)
-            q_BHNd = torch.cat((q_BHNd, row_BHNS.to(q_BHNd.dtype)), dim=-1)
-            k_BHKd = torch.cat((k_BHKd, code_BHKS), dim=-1)
+        groups = self._group_biases(targets, sources)
+        if groups is not None:
+            q_BHNd, k_BHKd = groups.as_columns(q_BHNd, k_BHKd, scale)
         return q_BHNd, k_BHKd, v_BHKd, scale
+
+    def _group_biases(self, targets: Firms, sources: Firms) -> GroupBiases | None:
+        """Group-pair biases of targets and sources, 0 in the row and the column of the unknown group."""
+        if self.group_bias_HSS is None:
+            return None
+        bias_HSS = F.pad(self.group_bias_HSS[:, 1:, 1:], (1, 0, 1, 0))
+        return GroupBiases(bias_HSS, targets.group_BN, sources.group_BN)
 
     def _project_without_groups(
         self, targets: Firms, sources: Firms, keep_BM: Tensor | None = None
@@ -333,9 +341,8 @@ class PeerLayer(Probed):
         k_BHKd = torch.cat((k_BHMd, null_BH1d.to(k_BHMd.dtype)), dim=2)
         v_BHKd = F.pad(v_BHMd, (0, 0, 0, 1))
         scale = 1.0 / math.sqrt(d)
-        # Key bias and group-pair bias are dot products as well: of 1 with the key bias of firm j (or the bias
-        # of the null key), and of the row b[s_i, :] with the one-hot code of s_j. Appended to the queries and
-        # keys, they need no [N, M] bias in memory.
+        # The key bias is a dot product as well: of 1 with the bias of firm j, or of the null key. Appended to
+        # the queries and keys, it needs no [N, M] bias in memory.
         key_bias_BHM = (sources.identity_BNE @ (LOGIT_GAIN * self.key_bias_HE).T).transpose(1, 2)
         if self.size_rank_slope_H is not None and sources.inverse_size_rank_BN is not None:
             key_bias_BHM = key_bias_BHM + (
@@ -353,11 +360,6 @@ class PeerLayer(Probed):
         q_BHNd = torch.cat((q_BHNd, torch.full_like(q_BHNd[..., :1], 1.0 / scale)), dim=-1)
         k_BHKd = torch.cat((k_BHKd, key_bias_BHK1), dim=-1)
         return q_BHNd, k_BHKd, v_BHKd, scale
-
-    def _bias_of_known_groups(self) -> Tensor:
-        """Group-pair bias [H, S, S], 0 in the row and the column of the unknown group."""
-        assert self.group_bias_HSS is not None, "only used with a group-pair bias"
-        return F.pad(self.group_bias_HSS[:, 1:, 1:], (1, 0, 1, 0))
 
     def _market_queries(self, q_BHNd: Tensor, scale: float) -> Tensor:
         """Queries [G, H, 1, d] of the tokens, in the columns of q: key biases, but no group-pair biases."""
@@ -399,132 +401,3 @@ def peer_keys(batch: Batch, ablation: Ablation | None) -> PeerKeys:
     if ablation is None or ablation.peers_keep_BN is None:
         return PeerKeys(batch.m_BN)
     return PeerKeys(batch.m_BN & ablation.peers_keep_BN)
-
-
-ABSENT = -1e4
-"""Logit bias of a key that no query may attend to: its weight is exactly 0 in float32 and in bf16."""
-
-VANISHED = 1e-30
-"""Weights of the null key below this have too few digits to weigh the halves by: a logit gap of 69."""
-
-FEW_FIRMS = 256
-"""Up to so many firms, a CPU is faster with a matrix over pairs, which then fits its cache."""
-
-CACHED_PAIRS = 2**18
-"""Pairs of some dates that a CPU computes at once: 1 MiB of float32, the size of its second cache."""
-
-_COLUMNS = 16
-"""Fewest columns of the values on a CPU: products with 8 columns take twice as long as those with 16."""
-
-
-def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale: float) -> Tensor:
-    """``sum_{j != i} w_ij v_j`` over the firms j other than i and the common keys, as [B, H, N, e].
-
-    ``w_ij`` is the softmax of ``scale * q_i . k_j`` over these keys. Firm i is position i of the queries and
-    of the keys. The P >= 1 common keys come after the firms; the first of them is the null key, whose value
-    must be 0.
-
-    A mask that excludes the firm itself has N x N numbers, and a kernel that takes a mask keeps it for the
-    backward pass. Here, the firms before the own one and the firms after it are two causal attentions over
-    the shifted and the reversed keys, which every fused kernel computes without a mask. Each half does half
-    of the work, so together they cost as much as one attention with a mask.
-
-    Notes
-    -----
-    With ``Z`` the sum of ``exp(logit)`` of a half and ``n`` the exponential of the null key's logit, an extra
-    column of values returns the null key's weight ``w = n / Z``. The first half has all common keys, the
-    second has the null key P times, so the sum over both is ``n (1 / w_1 + 1 / w_2 - P)``, and the message is
-
-        (o_1 w_2 + o_2 w_1) / (w_1 + w_2 - P w_1 w_2).
-
-    If the null key's logit is so far below the largest ones of both halves that its weights vanish, they say
-    nothing about the halves. Such dates are computed with a matrix over pairs. Where tensors cannot be looked
-    at (on a GPU, which would have to be waited for, and in a compiled graph), both halves count the same
-    there.
-    """
-    N, e = q_BHNd.shape[2], v_BHKe.shape[-1]
-    if N <= FEW_FIRMS and q_BHNd.device.type == "cpu":
-        return _with_pairs(q_BHNd * scale, k_BHKd, v_BHKe)
-    P = k_BHKd.shape[2] - N
-    is_null_K1 = (torch.arange(N + P, device=v_BHKe.device) == N)[:, None].to(v_BHKe.dtype)
-    v_BHKf = torch.cat((v_BHKe, is_null_K1.expand(*v_BHKe.shape[:3], 1)), dim=-1)
-    # row P - 1 + i of a causal attention sees the P common keys and the i firms that come first in its half
-    both_BHNf = attention(
-        F.pad(torch.cat((q_BHNd, q_BHNd.flip(2))), (0, 0, P - 1, 0)),
-        torch.cat(
-            (_before(k_BHKd, N), _after(k_BHKd, N, nulls=k_BHKd[:, :, N : N + 1].expand(-1, -1, P, -1)))
-        ),
-        torch.cat(
-            (_before(v_BHKf, N), _after(v_BHKf, N, nulls=F.pad(v_BHKf[:, :, N : N + 1], (0, 0, 0, P - 1))))
-        ),
-        causal=True,
-        scale=scale,
-    )[:, :, P - 1 :]
-    before_BHNf, after_BHNf = both_BHNf.chunk(2)
-    after_BHNf = after_BHNf.flip(2)
-    w1_BHN1, w2_BHN1 = before_BHNf[..., e:], after_BHNf[..., e:]
-    sum_BHNe = before_BHNf[..., :e] * w2_BHN1 + after_BHNf[..., :e] * w1_BHN1
-    total_BHN1 = w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1
-    vanished_BHN1 = total_BHN1 < VANISHED
-    if not _can_look(total_BHN1):
-        mean_BHNe = 0.5 * (before_BHNf[..., :e] + after_BHNf[..., :e])
-        return torch.where(vanished_BHN1, mean_BHNe, sum_BHNe / total_BHN1.masked_fill(vanished_BHN1, 1.0))
-    if not vanished_BHN1.any():
-        return sum_BHNe / total_BHN1
-    out_BHNe = sum_BHNe / total_BHN1.masked_fill(vanished_BHN1, 1.0)
-    dates = vanished_BHN1.flatten(1).any(dim=1).nonzero()[:, 0]
-    return out_BHNe.index_copy(
-        0, dates, _with_pairs(q_BHNd[dates] * scale, k_BHKd[dates], v_BHKe[dates]).to(out_BHNe.dtype)
-    )
-
-
-def _can_look(x: Tensor) -> bool:
-    """Whether the values of a tensor can decide what is computed next, without a wait for a device."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
-def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:
-    """Attention to others with a matrix over pairs, for few dates at a time; ``q`` is scaled."""
-    heads, firms, e = q_BHNd.shape[1], q_BHNd.shape[2], v_BHKe.shape[-1]
-    v_BHKf = F.pad(v_BHKe, (0, max(0, _COLUMNS - e)))
-    dates = max(1, CACHED_PAIRS // (heads * firms * k_BHKd.shape[2]))
-    messages = []
-    for q_bHNd, k_bHKd, v_bHKf in zip(*(x.split(dates) for x in (q_BHNd, k_BHKd, v_BHKf)), strict=True):
-        logits_bHNK = q_bHNd @ k_bHKd.transpose(-2, -1)
-        # A mask would take two more passes over pairs, and a recorded change a copy in the backward pass. The
-        # gradient needs neither: the own weight is 0, and so is what the softmax passes on to the own logit.
-        with torch.no_grad():
-            logits_bHNK.diagonal(dim1=-2, dim2=-1).fill_(-math.inf)
-        messages.append(logits_bHNK.softmax(dim=-1) @ v_bHKf)
-    return torch.cat(messages)[..., :e]
-
-
-def _before(x_BHKd: Tensor, firms: int) -> Tensor:
-    """The common keys, then all firms but the last."""
-    return torch.cat((x_BHKd[:, :, firms:], x_BHKd[:, :, : firms - 1]), dim=2)
-
-
-def _after(x_BHKd: Tensor, firms: int, nulls: Tensor) -> Tensor:
-    """The null keys, then all firms but the first, from the last to the second."""
-    return torch.cat((nulls, x_BHKd[:, :, 1:firms].flip(2)), dim=2)
-
-
-def nested_attention(
-    q_1HNd: Tensor, k_1HKd: Tensor, v_1HKd: Tensor, keep_11NK: Tensor, order_M: Tensor, *, scale: float
-) -> Tensor:
-    """Messages ``softmax(scale * q . k_j) v_j`` over the first p keys of an order and the null key.
-
-    Queries, keys and values are of one date. ``keep``, bool, masks a key for a query, and not the null key.
-    ``order`` are the M source firms as they join. Returns [P, H, N, d] in the type of ``v``; the sums are
-    float64.
-    """
-    logits_HNK = (scale * q_1HNd[0].double()) @ k_1HKd[0].double().transpose(-2, -1)
-    logits_HNK = logits_HNK.masked_fill(~keep_11NK[0], -math.inf)
-    weight_HNK = torch.exp(logits_HNK - logits_HNK.amax(dim=-1, keepdim=True))
-    ordered_HNM = weight_HNK[..., order_M]
-    total_HNP = F.pad(ordered_HNM.cumsum(dim=-1), (1, 0)) + weight_HNK[..., -1:]
-    value_HMd = v_1HKd[0].double()[:, order_M]
-    moved_HNMd = ordered_HNM[..., None] * value_HMd[:, None]
-    total_HNP = total_HNP.clamp(min=torch.finfo(total_HNP.dtype).tiny)  # only the null key, far below others
-    message_HNPd = F.pad(moved_HNMd.cumsum_(dim=2), (0, 0, 1, 0)) / total_HNP[..., None]
-    return message_HNPd.permute(2, 0, 1, 3).to(v_1HKd.dtype)

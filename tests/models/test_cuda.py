@@ -23,7 +23,7 @@ from models.fitting.loop import Engine, SingleSeed
 from models.fitting.optimizer import AdamW
 from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
-from models.peers.layer import attention_to_others
+from models.peers.others import attention_to_others
 from models.registry import MODELS
 
 pytestmark = [

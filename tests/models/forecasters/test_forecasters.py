@@ -18,7 +18,8 @@ from models.fitting.optimizer import AdamW, parameter_groups
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer
 from models.forecasters.temporal_peer import TemporalPeer
-from models.peers.layer import LOGIT_GAIN, Firms, PeerKeys, PeerLayer, PeerSizes
+from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes
+from models.peers.others import LOGIT_GAIN
 from models.registry import MODELS
 
 T, N, C, F, W, S = 20, 12, 3, 4, 6, 3

@@ -23,7 +23,8 @@ from models.forecaster import Forecaster
 from models.forecasters.cross_peer import CrossPeer
 from models.forecasters.kernel_regression import KernelRegression
 from models.forecasters.sector_mean import SectorMean
-from models.peers.layer import LOGIT_GAIN, Firms, PeerKeys, PeerLayer, PeerSizes, peer_keys
+from models.peers.layer import Firms, PeerKeys, PeerLayer, PeerSizes, peer_keys
+from models.peers.others import LOGIT_GAIN
 from models.peers.reference import (
     ReferenceConfig,
     count_larger_firms,

@@ -12,8 +12,9 @@ from torch import Tensor
 from models.attention.core import attention_weights
 from models.batch import Batch, PanelTensors
 from models.forecaster import Forecaster
-from models.peers import layer as others
-from models.peers.layer import PeerKeys, PeerLayer, attention_to_others, peer_keys
+from models.peers import others
+from models.peers.layer import PeerKeys, PeerLayer, peer_keys
+from models.peers.others import GroupBiases, attention_to_others, attention_with_groups
 from models.registry import MODELS
 
 B, H, D, E = 3, 3, 4, 5
@@ -100,8 +101,42 @@ def test_a_null_key_far_below_the_others_is_safe(gap: float, common: int) -> Non
         torch.testing.assert_close(mine.grad.double(), there, rtol=rounding, atol=5 * rounding * size)
 
 
-def batch_of(firms: int) -> tuple[Batch, PanelTensors]:
-    """One date with all firms but one in the universe."""
+@pytest.mark.parametrize("pairs", [1, 40, 10_000])
+@pytest.mark.parametrize("common", [1, 3])
+@pytest.mark.parametrize("firms", [1, 2, 23])
+def test_biases_of_groups_equal_logits_with_biases_forward_and_backward(
+    firms: int, common: int, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(others, "CACHED_PAIRS", pairs)
+    generator = torch.Generator().manual_seed(firms)
+    code_BN = torch.randint(0, 5, (B, firms), generator=generator)  # no firm is of group 5
+    bias = torch.randn(H, 6, 6, generator=generator, dtype=torch.float64)
+    bias[:, 0], bias[:, :, 0] = 0.0, 0.0
+    ours, reference = (
+        (*inputs(firms, common, torch.float64), bias.clone().requires_grad_()) for _ in range(2)
+    )
+    got = attention_with_groups(*ours[:3], GroupBiases(ours[3], code_BN, code_BN), scale=0.7)
+    q, k, v, bias_HSS = reference
+    logits = 0.7 * q @ k.transpose(-2, -1)
+    for b in range(B):
+        for i in range(firms):
+            logits[b, :, i, i] = -torch.inf
+            for j in range(firms):
+                logits[b, :, i, j] += others.LOGIT_GAIN * bias_HSS[:, code_BN[b, i], code_BN[b, j]]
+    want = logits.softmax(dim=-1) @ v
+    torch.testing.assert_close(got, want, rtol=1e-10, atol=1e-12)
+    weight = torch.linspace(-1.0, 2.0, got.numel(), dtype=torch.float64).view_as(got)
+    (got * weight).sum().backward()
+    (want * weight).sum().backward()
+    for name, mine, theirs in zip("qkvb", ours, reference, strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        known = (slice(None), slice(1, None), slice(1, None)) if name == "b" else ...  # the others are 0
+        torch.testing.assert_close(mine.grad[known], theirs.grad[known], rtol=1e-8, atol=1e-10)
+
+
+def batch_of(firms: int, groups: int = 4) -> tuple[Batch, PanelTensors]:
+    """Two dates with all firms but one in the universe."""
     rng = np.random.default_rng(0)
     shape = (12, firms)
     mask = np.ones(shape, dtype=bool)
@@ -111,10 +146,10 @@ def batch_of(firms: int) -> tuple[Batch, PanelTensors]:
         channels_TNC=rng.normal(size=(*shape, 2)),
         characteristics_TNF=rng.normal(size=(*shape, 3)),
         mask_TN=mask,
-        group_TN=rng.integers(0, 4, shape),
+        group_TN=rng.integers(0, groups, shape),
         target_TN=rng.normal(size=shape),
         window=4,
-        n_groups=4,
+        n_groups=groups,
         characteristic_names=("log_market_equity", "a", "b"),
     )
     return data.batch(torch.tensor([0, 10])), data
@@ -146,13 +181,14 @@ def largest_saved(module: Forecaster, batch: Batch) -> int:
 
 
 @pytest.mark.slow(3)
+@pytest.mark.parametrize("groups", [4, others.MANY_GROUPS + 1])
 @pytest.mark.parametrize("options", [{}, {"market_tokens": 2}], ids=str)
 @pytest.mark.parametrize("name", ["self_peer", "temporal_peer"])
 def test_no_matrix_over_pairs_of_firms_is_kept_for_the_backward_pass(
-    name: str, options: dict[str, Any]
+    name: str, options: dict[str, Any], groups: int
 ) -> None:
     firms = 1500
-    batch, data = batch_of(firms)
+    batch, data = batch_of(firms, groups)
     module = default_model(name, data, **options)
     assert largest_saved(module, batch) < firms * 300
     layer = cast("PeerLayer", cast("Any", module).layers[0])
@@ -164,12 +200,14 @@ def test_no_matrix_over_pairs_of_firms_is_kept_for_the_backward_pass(
     assert largest_saved(module, batch) >= firms * firms  # the test sees a matrix where there is one
 
 
+@pytest.mark.parametrize("many", [0, 4])  # 4 groups: biases in the logits of pairs, or columns
 @pytest.mark.parametrize("options", [{}, {"market_tokens": 2}], ids=str)
 @pytest.mark.parametrize("name", ["self_peer", "temporal_peer"])
 def test_the_path_without_a_matrix_equals_the_one_with_a_mask(
-    name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, Any], many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(others, "FEW_FIRMS", 0)
+    monkeypatch.setattr(others, "MANY_GROUPS", many)
     batch, data = batch_of(40)
     module = default_model(name, data, **options).eval()
     layer = cast("PeerLayer", cast("Any", module).layers[0])
