@@ -159,7 +159,7 @@ def statements_as_of(
     The value at t is that of the most recent ``period_end`` among the rows with ``known_at <= t``, in the
     latest version known at t. A restatement of an older period does not displace a newer period. The value
     under ``<item>@1y`` is that of the period that ended one year before the most recent one, again in the
-    latest version known at t. Fiscal years have 52 or 53 weeks, so 25 days of difference are allowed.
+    latest version known at t. Fiscal years have 52 or 53 weeks, so 28 days of difference are allowed.
 
     Flows cover one year. Where ``months`` is 3, the last four quarters known at t are summed, and all four
     must be known. If a fourth quarter was reported only as part of a year (``months`` 12), it is that year

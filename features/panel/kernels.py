@@ -14,7 +14,7 @@ from features.arithmetic.kernels import compiled
 from features.arrays import BoolArray, FloatArray, IntArray
 
 QUARTER, YEAR = 91.3125, 365.25  # mean lengths in days
-TOLERANCE = 25.0  # days: quarters have 12 to 16 weeks, fiscal years 52 or 53
+TOLERANCE = 28.0  # days: quarters have 12 to 17 weeks, fiscal years 52 or 53
 
 
 @compiled

@@ -203,6 +203,7 @@ _ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
 _AMENDED: Final = "/A"
 _CLOSE: Final = dt.time(16, 0)
 _DAYS_A_MONTH: Final = 365.25 / 12.0
+_SLACK: Final = 2  # days by which the ends of a span may be stated wrong
 _COVER: Final = "dei:EntityCommonStockSharesOutstanding"  # stated as of its own date
 _MEAN: Final = "us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"  # used as a count at its end
 _CLASS_AXIS: Final = "StatementClassOfStockAxis"
@@ -364,10 +365,18 @@ def _candidate(fact: Fact, value: float) -> _Candidate | None:
         if item != base.SHARE_COUNT or others or not axis.endswith(_CLASS_AXIS):
             return None
     if fact.period_start is not None and fact.concept != _MEAN:
-        months = round(((fact.period_end - fact.period_start).days + 1) / _DAYS_A_MONTH)
+        months = _months((fact.period_end - fact.period_start).days + 1)
     if not item or (fact.concept != _MEAN and (months is None) == (item in base.FLOWS)) or months == 0:
         return None
     return _Candidate(fact.concept, rank, fact.unit, fact.period_start, months, value, member)
+
+
+def _months(days: int) -> int:
+    """Count the months of a span. Firms that count weeks have quarters of 12 weeks, and one of up to 16."""
+    for quarters in (1, 2, 3):
+        if 12 * quarters * 7 - _SLACK <= days <= (12 * quarters + 4) * 7 + _SLACK:
+            return 3 * quarters
+    return round(days / _DAYS_A_MONTH)
 
 
 def _fill_liabilities(filing: _Filing) -> None:

@@ -178,7 +178,7 @@ def slow(rows: list[Row], day: D) -> tuple[float, float]:
 
     def near(end: D, days: float) -> D | None:
         gaps = {abs((end - other).days - days): other for other in sorted(latest, reverse=True)}
-        return gaps[min(gaps)] if min(gaps) <= 25 else None
+        return gaps[min(gaps)] if min(gaps) <= 28 else None
 
     def quarter(end: D) -> float:
         if "quarter" in latest[end] or "year" not in latest[end]:

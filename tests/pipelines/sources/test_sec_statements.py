@@ -129,7 +129,10 @@ def test_52_week_years_and_odd_quarters_have_whole_months() -> None:
     sixteen_weeks = fact("Revenues", "2019-04-01", "2019-07-21", 8)
     assert values(read(twelve_weeks, sixteen_weeks)) == [
         ("revenue", "2019-06-23", 7.0, 3),
-        ("revenue", "2019-07-21", 8.0, 4),
+        ("revenue", "2019-07-21", 8.0, 3),
+    ]
+    assert values(read(fact("Revenues", "2019-04-01", "2019-07-31", 8))) == [
+        ("revenue", "2019-07-31", 8.0, 4)  # a change of the fiscal year
     ]
     assert values(read(fact("Revenues", "2019-06-25", "2019-06-30", 1))) == []  # a short period
 
@@ -156,6 +159,33 @@ def test_a_year_to_date_cash_flow_gives_its_last_quarter_as_known_then() -> None
     assert values(read(half)) == [("operating_cash_flow", "2019-06-30", 20.0, 6)]  # nothing to subtract
     other_year = fact(tag, "2018-10-01", "2019-03-31", 9, "q1", filed="2019-05-01")
     assert values(read(other_year, half))[1] == ("operating_cash_flow", "2019-06-30", 20.0, 6)
+
+
+@pytest.mark.parametrize("weeks", [(16, 12, 12, 12), (12, 12, 12, 16), (12, 12, 12, 17), (13, 13, 13, 14)])
+def test_firms_that_count_weeks_have_every_trailing_year(weeks: tuple[int, ...]) -> None:
+    """As Kroger (16, 12, 12, 12 weeks) and PepsiCo or Costco (12, 12, 12, 16, sometimes 17) report."""
+    flow, sold = "NetCashProvidedByUsedInOperatingActivities", "Revenues"
+    facts, filed, expected = [], [], []
+    per_week = np.arange(1.0, 3 * sum(weeks) + 1)
+    monday = dt.date(2016, 2, 1)
+
+    def spanning(tag: str, first: int, last: int, accession: str, form: str) -> Fact:
+        start, end = monday + dt.timedelta(weeks=first), monday + dt.timedelta(weeks=last, days=-1)
+        day = end + dt.timedelta(days=30)
+        value = per_week[first:last].sum()
+        return fact(tag, start.isoformat(), end.isoformat(), value, accession, form, day.isoformat())
+
+    ends = np.cumsum(weeks * 3)
+    for n, end in enumerate(int(end) for end in ends):
+        year, form = n // 4 * sum(weeks), "10-K" if n % 4 == 3 else "10-Q"
+        facts.append(spanning(flow, year, end, str(n), form))  # from the beginning of the year
+        facts.append(spanning(sold, year if form == "10-K" else end - weeks[n % 4], end, str(n), form))
+        if n >= 3:
+            filed.append(monday + dt.timedelta(weeks=end, days=29))
+            expected.append(per_week[end - sum(weeks) : end].sum())
+    known = statements_as_of(read(*facts).rows, np.array(filed, "datetime64[D]"), ("A",), np.ones((9, 1)))
+    assert known["revenue"].ravel().tolist() == expected
+    assert known["operating_cash_flow"].ravel().tolist() == expected
 
 
 def test_earnings_per_share_are_never_differenced() -> None:
