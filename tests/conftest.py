@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 import pytest
-from compiled_once import compile_once
-from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from shared_folders import shared_folder
 
@@ -114,18 +112,11 @@ def pytest_configure() -> None:
     os.sched_setaffinity(0, set(cores[at::count]) or {cores[at % len(cores)]})
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Start the files with the slowest tests first, so that none is left when the others have ended.
 
     Files are not split among processes, because each would make the file's fixtures, such as a whole run.
-    Hypothesis parses all files of the packages at this point. One process does so, and the others read what
-    it has stored.
     """
-    parsed = config.rootpath / ".hypothesis"
-    parsed.mkdir(exist_ok=True)
-    with FileLock(parsed / "constants.lock"):
-        yield
     seconds: dict[Path, dict[str, float]] = {}
     for item in items:
         slow = item.get_closest_marker("slow")
@@ -140,15 +131,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Prepare the process for the tests.
-
-    Cycles are looked for less often, and not among libraries and tests: this takes 7% off the processor time.
-    """
+    """Look for cycles less often, and not among libraries and tests: this takes 7% off the processor time."""
     gc.collect()
     gc.freeze()
     gc.enable()
     gc.set_threshold(50_000, 20, 50)
-    compile_once()
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

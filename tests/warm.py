@@ -20,8 +20,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO
 
-from compiled_once import compile_once
-
 PEERGLASS = "from pipelines.cli.main import main; main()"
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
@@ -36,6 +34,8 @@ _CONTEXT.set_forkserver_preload(
         "mlflow.store.tracking.sqlalchemy_workspace_store",
         "features.arithmetic.kernels",
         "features.panel.kernels",
+        "features.panel.kernels",
+        "backtest.forecasts.kernels",
         "backtest.forecasts.kernels",
     ]
 )
@@ -146,7 +146,6 @@ def _text(reader: Connection) -> IO[str]:
 
 def _run(code: str, arguments: list[str], cwd: str, env: dict[str, str], writers: list[Connection]) -> None:
     os.setsid()
-    compile_once()
     gc.freeze()  # a collection would copy every page of what is loaded
     for number, writer in enumerate(writers, start=1):
         os.dup2(writer.fileno(), number)
