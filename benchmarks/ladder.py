@@ -74,7 +74,7 @@ def market_config(config: Config, market: str) -> Config:
     for part in PARTS:
         name = f"{part}_share"
         own[name] = own.get(name, getattr(defaults, name)) if part in MARKETS[market] else 0.0
-    source = config.source.model_copy(update={"market": own})
+    source = config.source.model_copy(update={"market": MarketConfig.model_validate(own)})
     return config.model_copy(update={"source": source})
 
 
