@@ -7,13 +7,13 @@ for. Tensors on the host are ordinary.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 ON_DEVICE = torch.device("meta")
 READS = {"nonzero", "masked_select", "unique_consecutive", "_unique2", "equal", "repeat_interleave"}
@@ -46,13 +46,10 @@ class Rules(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         kwargs = kwargs or {}
-        given, devices = list[Tensor](), list[torch.device]()
-        for leaf in (*_leaves(args), *_leaves(kwargs.values())):
-            if isinstance(leaf, Tensor):
-                given.append(leaf)
-            elif isinstance(leaf, torch.device):
-                devices.append(leaf)
+        leaves = tree_leaves((args, kwargs))
+        given = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         name = func.overloadpacket.__name__
+        devices = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
         if not any(one.device == ON_DEVICE for one in given) and ON_DEVICE not in devices:
             return func(*args, **kwargs)
         if name == "_local_scalar_dense":
@@ -76,15 +73,6 @@ class Rules(TorchDispatchMode):
             return None
         self.operations += 1
         return func(*args, **kwargs)
-
-
-def _leaves(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Arguments of an operation, and the elements of its lists; `tree_leaves` of torch is much slower."""
-    for one in arguments:
-        if isinstance(one, list | tuple):
-            yield from one
-        else:
-            yield one
 
 
 def allow_adamw(monkeypatch: pytest.MonkeyPatch) -> None:

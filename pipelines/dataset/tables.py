@@ -11,7 +11,15 @@ from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, KNOWN_FROM, forget_later, keys, rows_known
+from pipelines.lake.schemas import (
+    INPUT_TABLES,
+    KNOWN_FROM,
+    LEAST_SAME,
+    SAME_RETURN,
+    forget_later,
+    keys,
+    rows_known,
+)
 
 _OF_FIRMS = ("prices", "inputs", "gaps", "flags", "fundamentals", "membership", "securities")
 _OF_MARKET = ("prices", "securities", "fundamentals", "membership", "renames", "gaps", "flags")
@@ -102,8 +110,7 @@ def renamed(rows: pl.DataFrame, renames: pl.DataFrame, key: list[str], dated_by:
     return pl.concat([stay, moved]).sort(key)
 
 
-_FEWEST_RETURNS, _SAME_FIRM = 10, 0.25  # of two firms' returns, about a tenth are the same by chance
-_SAME_RETURN, _CENT = 0.002, 0.01
+_FEWEST_RETURNS, _CENT = 10, 0.01
 
 
 def _refuse_another_firm(moved: pl.DataFrame, stay: pl.DataFrame) -> None:
@@ -116,9 +123,9 @@ def _refuse_another_firm(moved: pl.DataFrame, stay: pl.DataFrame) -> None:
     }
     both = both.with_columns(**growth).drop_nulls(list(growth))
     rounding = _CENT / pl.col("own") + _CENT / pl.col("close")
-    agree = (pl.col("own_growth") - pl.col("close_growth")).abs() <= _SAME_RETURN + rounding
+    agree = (pl.col("own_growth") - pl.col("close_growth")).abs() <= SAME_RETURN + rounding
     found = both.group_by("old", "ticker").agg(pl.col("until").max(), pl.len(), agree=agree.mean())
-    found = found.filter((pl.col("len") >= _FEWEST_RETURNS) & (pl.col("agree") < _SAME_FIRM))
+    found = found.filter((pl.col("len") >= _FEWEST_RETURNS) & (pl.col("agree") < LEAST_SAME))
     for old, ticker, day, _, share in found.sort("old", "ticker").head(1).iter_rows():
         raise DataError(
             f"{old} is called {ticker} from {day} on (renames), but the earlier prices of {ticker} are of "

@@ -32,7 +32,7 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.contracts import NONE_REJECTED, Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, SOURCE_TABLES, SUPPLEMENTS, empty
+from pipelines.lake.schemas import INPUT_TABLES, LEAST_SAME, SAME_RETURN, SOURCE_TABLES, SUPPLEMENTS, empty
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Setting, Source, SourceTables, StoredData, TickerStatus
 
@@ -346,8 +346,6 @@ def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
 _MIN_ROWS: Final = 100  # of a table for a decision; a correction may change a small one completely
 _MIN_READ: Final = 20  # minimum number of rows for the decision that a table was misread
 _MAX_SHARE: Final = 0.5  # of the stored rows; an incomplete download, or one of new rows, withdraws more
-_SAME_RETURN: Final = 0.002  # two returns are the same within this; rounding to cents is less above 5
-_SAME_MARKET: Final = 0.25  # least share of equal returns; by chance, 5% to 10% of daily ones are equal
 
 
 def refuse_other_tickers(lake: Lake, prices: UpsertPlan) -> None:
@@ -374,8 +372,8 @@ def refuse_other_returns(lake: Lake, prices: UpsertPlan) -> None:
     returns = both.select(
         pl.col(c) / pl.col(c).shift().over("ticker") - 1.0 for c in ("close", "delivered")
     ).drop_nulls()
-    agree = returns.select(((pl.col("close") - pl.col("delivered")).abs() <= _SAME_RETURN).mean()).item()
-    if returns.height >= _MIN_ROWS and agree < _SAME_MARKET:
+    agree = returns.select(((pl.col("close") - pl.col("delivered")).abs() <= SAME_RETURN).mean()).item()
+    if returns.height >= _MIN_ROWS and agree < LEAST_SAME:
         raise ConfigError(
             f"Of the returns that the lake {lake.root} holds, {agree:.0%} agree with those delivered for the "
             "same tickers and dates, so this is another market: name another folder in 'lake', or delete "

@@ -14,6 +14,8 @@ import dataframely as dy
 import polars as pl
 
 RANGE_TOLERANCE: Final = 0.005  # outside [low, high]: vendors round and adjust the four prices separately
+SAME_RETURN: Final = 0.002  # two returns are the same within this; rounding to cents is less above 5
+LEAST_SAME: Final = 0.25  # least share of equal returns of one firm; of two, 5% to 10% are equal by chance
 EARLIEST: Final = dt.date(1800, 1, 1)
 LATEST: Final = dt.date(2200, 1, 1)  # plausible dates of prices; others were read wrongly
 TICKER_PATTERN: Final = r"^[A-Za-z0-9^=][A-Za-z0-9.^=_-]{0,31}$"

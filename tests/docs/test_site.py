@@ -79,6 +79,7 @@ def test_every_public_name_is_on_its_page(site: Path) -> None:
 
 def test_every_row_is_in_a_table(site: Path) -> None:
     rows = re.compile(r"^(?:<p>)?\| .* \|(?:</p>)?$", re.M)
+    assert "<table" in (site / "experiments/index.html").read_text("utf-8")
     for page in site.rglob("*.html"):
         text = re.sub(r"<pre.*?</pre>", "", page.read_text("utf-8"), flags=re.S)
         assert rows.findall(text) == [], page.name

@@ -135,6 +135,19 @@ def test_biases_of_groups_equal_logits_with_biases_forward_and_backward(
         torch.testing.assert_close(mine.grad[known], theirs.grad[known], rtol=1e-8, atol=1e-10)
 
 
+def test_biases_are_added_to_pairs_on_cpus_for_many_firms_and_groups() -> None:
+    def added(firms: int, groups: int, dtype: torch.dtype = torch.float32, device: str = "cpu") -> bool:
+        q = torch.zeros(1, H, firms, D, dtype=dtype, device=device)
+        return others.adds_to_pairs(q, torch.zeros(H, groups, groups))
+
+    firms, groups = others.FEW_FIRMS + 1, others.MANY_GROUPS + 1
+    assert added(firms, groups)
+    assert not added(firms - 1, groups)
+    assert not added(firms, groups - 1)
+    assert not added(firms, groups, torch.bfloat16)
+    assert not added(firms, groups, device="meta")
+
+
 def batch_of(firms: int, groups: int = 4) -> tuple[Batch, PanelTensors]:
     """Two dates with all firms but one in the universe."""
     rng = np.random.default_rng(0)
