@@ -407,9 +407,10 @@ class _Rolling:
         with np.errstate(divide="ignore", invalid="ignore"):
             units_N, units_after_N = start.value_N / before_N, now.value_N / after_N
         same_N = np.abs(units_after_N - units_N) <= _UNCHANGED * np.abs(units_N)
+        same_N &= now.value_N != 0  # an order of a firm that is not held is open as of tonight
         since_N = np.where(same_N, self._since_N, self._day_T[tonight])
         growth_N = np.ones(len(after_N))
-        for n in np.flatnonzero(same_N & (now.value_N != 0)):
+        for n in np.flatnonzero(same_N):
             growth_N[n] = after_N[n] / value_TN[max(self._session(since_N[n]), 0), n]
         return since_N, growth_N
 

@@ -345,6 +345,21 @@ def test_open_orders_go_on_under_the_cap_that_they_were_made_under() -> None:
     assert held.rest_N[0] == pytest.approx(0.2)
 
 
+def test_an_open_order_of_a_firm_that_is_not_held_is_as_large_every_night() -> None:
+    """A is at its upper limit in sessions 11 and 12, so the order for 50% of NAV waits."""
+    limited = {**FREE, "execution": {"price_limit": 0.1, "unfilled": "carry"}}
+    terms = BacktestConfig.model_validate(limited).model_dump_json(include={"costs", "execution", "capital"})
+    closes = {"A": [100.0] * 11 + [110.0, 121.0, 133.1], "B": [10.0] * 14}
+    open_, since = 0.5, LAST
+    for last in (LAST, LAST + 1, LAST + 2):
+        market = panel({ticker: path[: last + 2] for ticker, path in closes.items()})
+        row = position("A", 0.0, since=since) | {"open": open_}
+        held = tonight(market, recorded(row, accounts=[account(last, terms=terms)]))
+        open_, since = float(held.open_N[0]), last + 1
+        assert open_ == pytest.approx(0.5 * closes["A"][last + 1] / 100.0), "as many shares"
+        assert held.since_N[0] == np.datetime64(DAYS[since])
+
+
 def test_a_lost_account_stays_lost_and_unknown_history_is_refused() -> None:
     market = panel({"A": [100.0] * 12, "B": [10.0] * 12})
     ruined = tonight(market, recorded(accounts=[account(nav=0.0)]))
