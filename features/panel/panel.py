@@ -3,7 +3,8 @@
 Shape suffixes: T sessions, N firms, S groups. Index t is the close of session t.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 import numpy as np
@@ -88,6 +89,8 @@ class Panel:
     """Sessions in a year, which annual figures use (`periods_per_year`)."""
     wrong: WrongRows = NO_ROWS
     """Rows that earn nothing (`features.panel.holding`). All other fields hold their prices as delivered."""
+    newest_tickers: Mapping[str, str] = field(default_factory=dict)
+    """Former ticker -> newest ticker of the last firm that had it."""
     universe_TN: BoolArray | None = None
     """The universe as of t, which operators across firms compare (`features.library.expressions`). None: all
     firms that traded."""
@@ -254,7 +257,7 @@ def build_panel(
         periods_per_year=periods_per_year(dates_T) if per_year is None else per_year,
         wrong=NO_ROWS if wrong is None else _place(wrong, dates_T, tickers, raw_TN),
     )
-    for array in (getattr(panel, field.name) for field in fields(panel)):
+    for array in (getattr(panel, one.name) for one in fields(panel)):
         if isinstance(array, np.ndarray):
             array.setflags(write=False)
     return panel

@@ -34,7 +34,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import follow_renames, input_versions, read_tables, renamed
+from pipelines.dataset.tables import follow_renames, input_versions, newest_tickers, read_tables, renamed
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import restore_fits
@@ -264,7 +264,7 @@ class _Study:
 
     def _figures(self, tables: Tables) -> FloatArray:
         """Measure the forecasts on one state of the data, shape (F,)."""
-        market = build_market(tables, self.config)
+        market = build_market(tables, self.config, self._newest)
         if self.fits:
             forecasts = self._forecast_again(add_features(market, tables, self.config))
         else:
@@ -297,6 +297,10 @@ class _Study:
     @cached_property
     def _renames(self) -> pl.DataFrame:
         return self.lake.rows("renames")
+
+    @cached_property
+    def _newest(self) -> dict[str, str]:
+        return newest_tickers(self.lake, self.lake.versions())
 
     @cached_property
     def _stored(self) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import decision_sessions, universe, universe_messages
 from pipelines.config.schema import Config
+from pipelines.dataset.firm_files import unmatched_tickers
 from pipelines.errors import ConfigError, DataError
 
 
@@ -35,8 +36,10 @@ class Market:
         return int(np.argmax(self.universe_TN.any(axis=1)))
 
 
-def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
-    """Build the market of a config from lake tables."""
+def build_market(
+    tables: Mapping[str, pl.DataFrame], config: Config, newest_tickers: Mapping[str, str] | None = None
+) -> Market:
+    """Build the market of a config from lake tables; `newest_tickers` are those of `Panel`."""
     flags = open_flags(tables["flags"], config) if "flags" in tables else None
     wrong = None if flags is None else flags.filter(~pl.col("earns"))
     if wrong is not None:
@@ -59,7 +62,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
                 "and max_sector_net from limits."
             )
     universe_TN = universe(panel, config.universe, _membership(tables, config))
-    panel = replace(panel, universe_TN=frozen(universe_TN.copy()))
+    panel = replace(panel, universe_TN=frozen(universe_TN.copy()), newest_tickers=newest_tickers or {})
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
         raise DataError(
@@ -71,7 +74,7 @@ def build_market(tables: Mapping[str, pl.DataFrame], config: Config) -> Market:
         panel=panel,
         universe_TN=universe_TN,
         labels={delay: forward_returns(panel, delay, config.label.horizon) for delay in config.label.delays},
-        notes=universe_messages(panel, config.universe),
+        notes=(*universe_messages(panel, config.universe), *unmatched_tickers(config.backtest, panel)),
         shorter_labels={
             horizon: forward_returns(panel, config.label.delay, horizon)
             for horizon in config.label.shorter_horizons

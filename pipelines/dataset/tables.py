@@ -148,6 +148,15 @@ def newest_ticker(ticker: str, day: dt.date, renames: pl.DataFrame) -> str:
     return ticker if later.is_empty() else str(later["newest"][0])
 
 
+def newest_tickers(lake: Lake, versions: Mapping[str, int], through: dt.date | None = None) -> dict[str, str]:
+    """Return the newest ticker of the last firm that had a former one, as known at a session."""
+    if "renames" not in versions:
+        return {}
+    known = None if through is None else rows_known("renames", through)
+    renames = lake.read("renames", versions["renames"], filters=known)
+    return dict(_names(renames).select("ticker", "newest").iter_rows())
+
+
 def _names(renames: pl.DataFrame) -> pl.DataFrame:
     """Return ticker, from_date and ``newest``: the last name of the firm that had the ticker until then."""
     in_order = renames.sort("from_date", "ticker").select("ticker", "from_date", "new_ticker")

@@ -11,7 +11,7 @@ import polars as pl
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import input_versions, read_tables
+from pipelines.dataset.tables import input_versions, newest_tickers, read_tables
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import schema
@@ -71,7 +71,7 @@ def night_data(
                 f"The lake {lake.root} has no prices on {session}; the last session before it is {last} and "
                 f"the newest one is {newest}. Choose one of its sessions, or ingest the missing one."
             )
-        market = build_market(tables, config)
+        market = build_market(tables, config, newest_tickers(lake, versions, session))
     return NightData(session, dict(versions), config, tables, market, lake, progress)
 
 

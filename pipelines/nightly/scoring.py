@@ -105,7 +105,7 @@ def scoring_market(run: RecordedRun, data: NightData) -> Market:
         return config.universe, config.label.forecast_frequency, config.features.group_by
 
     same = settings(run.config) == settings(data.config)
-    return data.market if same else build_market(data.tables, run.config)
+    return data.market if same else build_market(data.tables, run.config, data.market.panel.newest_tickers)
 
 
 def scoring_features(run: RecordedRun, data: NightData) -> SessionFeatures:

@@ -8,7 +8,6 @@ Shape suffixes: T sessions, N firms; S: T + 1 sessions, the last of which is the
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,9 @@ from pipelines.config.sections import (
     SpreadEstimator,
 )
 from pipelines.dataset.benchmarks import benchmark_closes, require_closes
+from pipelines.dataset.firm_files import read_firm_file
 from pipelines.dataset.market import Market
-from pipelines.errors import ConfigError, DataError, one_line
+from pipelines.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -278,17 +278,13 @@ def _price_limits(
         return None
     limit_TN = np.full(panel.close_TN.shape, execution.price_limit or np.nan)
     if execution.price_limit_file is not None:
-        path, setting = Path(execution.price_limit_file), "backtest.execution.price_limit_file"
-        frame = _read_of_firms(path, "limit", setting, "limit", panel)
-        if "from_date" not in frame.columns:
-            frame = frame.with_columns(from_date=pl.lit(None, dtype=pl.Date))
+        rows = read_firm_file(execution.price_limit_file, "backtest.execution.price_limit_file", panel)
         column = {ticker: n for n, ticker in enumerate(panel.tickers_N)}
-        in_order = frame.sort("from_date", nulls_last=False, maintain_order=True)
-        for ticker, since, limit in in_order.select("ticker", "from_date", "limit").iter_rows():
-            if ticker in column:
-                days_T = panel.dates_T
-                first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
-                limit_TN[first:, column[ticker]] = limit
+        in_order = rows.drop_nulls("firm").sort("from_date", nulls_last=False, maintain_order=True)
+        for ticker, since, limit in in_order.select("firm", "from_date", "value").iter_rows():
+            days_T = panel.dates_T
+            first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
+            limit_TN[first:, column[ticker]] = limit
     raw_TN = panel.raw_close_TN
     splits_TN, reference_TN = panel.statements.splits_TN, np.full_like(raw_TN, np.nan)
     unsplit_TN = raw_TN * splits_TN
@@ -360,46 +356,9 @@ def _borrow_fees(costs: CostsConfig, panel: Panel) -> Rate:
     """Borrow fee in basis points per year; shape (1, N) if a file gives fees of single firms."""
     if costs.borrow_file is None:
         return costs.borrow_bps_per_year
-    path = Path(costs.borrow_file)
-    fees = _read_of_firms(path, "borrow fee", "backtest.costs.borrow_file", "bps_per_year", panel)
+    fees = read_firm_file(costs.borrow_file, "backtest.costs.borrow_file", panel)
     if fees["ticker"].is_duplicated().any():
         twice = fees.filter(fees["ticker"].is_duplicated())["ticker"][0]
-        raise DataError(f"{path} has several fees for {twice}; keep one row per ticker.")
-    by_ticker = dict(fees.select("ticker", "bps_per_year").iter_rows())
+        raise DataError(f"{costs.borrow_file} has several fees for {twice}; keep one row per ticker.")
+    by_ticker = dict(fees.select("firm", "value").iter_rows())
     return np.array([[by_ticker.get(ticker, costs.borrow_bps_per_year) for ticker in panel.tickers_N]])
-
-
-def _read_of_firms(path: Path, what: str, setting: str, value: str, panel: Panel) -> pl.DataFrame:
-    """Read a CSV or Parquet file with columns ticker and a number of at least 0, and perhaps from_date."""
-    if not path.is_file():
-        raise DataError(f"There is no file of {what}s at {path}; check {setting}.")
-    try:
-        if path.suffix == ".parquet":
-            frame = pl.read_parquet(path)
-        else:
-            # Type inference would read 000001 as a number.
-            as_text = {"ticker": pl.String}
-            frame = pl.read_csv(
-                path, schema_overrides=as_text, try_parse_dates=True, infer_schema_length=None
-            )
-        dates = [pl.col("from_date").cast(pl.Date)] if "from_date" in frame.columns else []
-        frame = frame.select(
-            pl.col("ticker").cast(pl.String), pl.col(value).cast(pl.Float64, strict=True), *dates
-        )
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(
-            f"{path} is not a CSV or Parquet file with columns ticker and {value} ({one_line(error)})."
-        ) from None
-    known = pl.col(value).is_finite() & (pl.col(value) >= 0)
-    wrong = frame.filter(pl.col("ticker").is_null() | ~known.fill_null(value=False))
-    if not wrong.is_empty():
-        ticker, number = wrong.row(0)[:2]
-        raise DataError(
-            f"{path} gives {ticker} a {what} of {number} ({value}); it must be a number of at least 0."
-        )
-    if not frame.is_empty() and not set(frame["ticker"]) & set(panel.tickers_N):
-        raise ConfigError(
-            f"No ticker of {path} is in the data, which have for example {panel.tickers_N[0]!r} where the "
-            f"file has {frame['ticker'][0]!r}: correct the tickers, or check {setting}."
-        )
-    return frame

@@ -30,7 +30,13 @@ from features.panel.panel import Panel
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import describe_as_of, input_versions, open_lake, read_market_tables
+from pipelines.dataset.tables import (
+    describe_as_of,
+    input_versions,
+    newest_tickers,
+    open_lake,
+    read_market_tables,
+)
 from pipelines.errors import DataError
 from pipelines.lake.options import canonical_location
 from pipelines.progress import Progress
@@ -392,7 +398,7 @@ def lake_market(config: Config, progress: Progress, as_of: str | None = None) ->
                 hazards += json.loads(source["hazards"])
         read = {name: versions[name] for name in tables}
         return MeasuredMarket(
-            market=build_market(tables, config),
+            market=build_market(tables, config, newest_tickers(lake, versions)),
             place=masked(canonical_location(lake.root)),
             tables={name: (version, tables[name].height) for name, version in read.items()},
             ids=lake.with_table_ids(read),

@@ -16,6 +16,7 @@ from pipelines.dataset.memory import require_memory
 from pipelines.dataset.tables import (
     describe_as_of,
     input_versions,
+    newest_tickers,
     open_lake,
     read_market_tables,
     read_tables,
@@ -109,7 +110,8 @@ def load_run_data(run: RecordedRun, progress: Progress) -> tuple[Dataset, Lake]:
 
 def read_dataset(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
     """Build a dataset whose features are in the feature store."""
-    market = build_market(read_market_tables(lake, versions, config.through), config)
+    now = newest_tickers(lake, versions, config.through)
+    market = build_market(read_market_tables(lake, versions, config.through), config, now)
     inputs = {table: version for table, version in versions.items() if table == "inputs"}
     tables = read_tables(lake, inputs, config.through) if inputs else {}
     dataset = add_features(market, tables, config, feature_store(config, progress))
@@ -122,7 +124,8 @@ def load_run_market(run: RecordedRun, progress: Progress) -> tuple[Market, Lake]
     lake = _lake_of(run, progress)
     with progress.stage("prices"):
         tables = read_market_tables(lake, run.versions, run.config.through)
-        return build_market(tables, run.config), lake
+        now = newest_tickers(lake, run.versions, run.config.through)
+        return build_market(tables, run.config, now), lake
 
 
 def _lake_of(run: RecordedRun, progress: Progress) -> Lake:

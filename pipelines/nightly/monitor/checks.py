@@ -15,6 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from pipelines.config.schema import Config
+from pipelines.dataset.firm_files import unmatched_tickers
 from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.format import abbreviate
@@ -36,7 +37,7 @@ def check_data(config: Config, data: NightData, earlier: dt.date | None) -> list
     sessions = data.market.panel.dates_T.tolist()
     end = calendar_end(config, data.lake, data.session, sessions)
     found = [] if end is None else [end]
-    for check in (*of_night, checks.flags, checks.quarantine):
+    for check in (*of_night, checks.flags, checks.quarantine, checks.firm_files):
         found += check()
     return found
 
@@ -212,6 +213,11 @@ class _Checks:
         if older:
             compared = compare_vintages(older, newer, last)
             yield NightFinding("vintages", "warn" if compared.verdict == "fail" else "ok", compared.sentence)
+
+    def firm_files(self) -> Iterator[NightFinding]:
+        """Name the tickers of the book's files that are no firm of the data."""
+        for sentence in unmatched_tickers(self.config.backtest, self.panel):
+            yield NightFinding("firm files", "ok", sentence)
 
     def flags(self) -> Iterator[NightFinding]:
         """Count the rows that quality rules flag on sessions since the last night."""

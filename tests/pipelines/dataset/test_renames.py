@@ -14,11 +14,14 @@ from pipelines.dataset.tables import (
     follow_renames,
     input_versions,
     newest_ticker,
+    newest_tickers,
     open_lake,
     read_market_tables,
     read_tables,
 )
 from pipelines.errors import DataError
+from pipelines.progress import Progress
+from pipelines.results.evaluate_signals import lake_market
 from pipelines.run.fetch import ingest_config
 
 DAYS = [dt.date(2022, 6, day) for day in (6, 7, 8, 9, 10)]
@@ -93,7 +96,8 @@ def test_a_renamed_firm_has_one_history(tiny: dict[str, object], tmp_path: Path,
         "prices": str(tmp_path / "prices.csv"),
         "renames": str(tmp_path / "renames.csv"),
     }
-    config = check_config({**tiny, "source": source, "lake": str(tmp_path / "lake")}, origin="renames")
+    own = {"source": source, "lake": str(tmp_path / "lake"), "universe": {"min_history": 1}}
+    config = check_config({**tiny, **own}, origin="renames")
     ingest_config(config, echo=lambda _: None)
     lake = open_lake(config)
     versions = input_versions(lake)
@@ -110,3 +114,8 @@ def test_a_renamed_firm_has_one_history(tiny: dict[str, object], tmp_path: Path,
         if vendor != "whole history":
             before = read(lake, versions, through=DAYS[2])["prices"]
             assert "FB" in set(before["ticker"]), "the new name is not known yet"
+    assert newest_tickers(lake, versions) == {"FB": "META"}
+    assert newest_tickers(lake, versions, through=DAYS[2]) == {}, "the new name is not known yet"
+    assert newest_tickers(lake, {"prices": 0}) == {}
+    panel = lake_market(config, Progress()).market.panel
+    assert panel.newest_tickers == {"FB": "META"}

@@ -14,6 +14,7 @@ from random_markets import panel_of, random_tables
 from backtest.costs import corwin_schultz
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.sections import BacktestConfig
+from pipelines.dataset.firm_files import unmatched_tickers
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.books import book_costs, book_execution
 
@@ -210,6 +211,27 @@ def test_tickers_with_leading_zeros_find_their_fees_and_limits(panel: Panel, tmp
     bar_TN = book_execution(config, numbered, held, 1).bar_TN
     assert bar_TN is not None
     assert np.flatnonzero(bar_TN.any(axis=0)).tolist() == [1]
+
+
+def test_files_of_single_firms_follow_renames(panel: Panel, tmp_path: Path) -> None:
+    """F1 and F2 had other tickers; the ticker F0 is of another firm now, and F2 has a row of its own."""
+    panel = dataclasses.replace(panel, newest_tickers={"OLD1": "F1", "OLD2": "F2", "F0": "F3", "GONE": "?"})
+    file = tmp_path / "firms.csv"
+    numbers = {"F0": 10, "OLD1": 20, "F2": 30, "OLD2": 40, "GONE": 50, "TYPO": 60}
+    rows = [f"{ticker},{number},{number / 1e6}" for ticker, number in numbers.items()]
+    file.write_text("\n".join(["ticker,bps_per_year,limit", *rows]) + "\n")
+    config = BacktestConfig.model_validate(
+        {"costs": {"borrow_file": str(file)}, "execution": {"price_limit_file": str(file)}}
+    )
+    fee = book_costs(config, panel, slice(None)).borrow_bps_per_year
+    np.testing.assert_array_equal(fee, [[10, 20, 30] + [50] * (panel.n_firms - 3)])
+    bar_TN = book_execution(config, panel, slice(None), 1).bar_TN
+    assert bar_TN is not None
+    assert np.flatnonzero(bar_TN.any(axis=0)).tolist() == [0, 1, 2]
+    names = ("costs.borrow_file", "execution.price_limit_file")
+    said = [f"2 tickers are in backtest.{name}, but not in the data: GONE, TYPO." for name in names]
+    assert list(unmatched_tickers(config, panel)) == said
+    assert not list(unmatched_tickers(BacktestConfig(), panel))
 
 
 def test_a_file_of_other_tickers_is_refused(panel: Panel, tmp_path: Path) -> None:
