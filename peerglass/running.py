@@ -1,5 +1,6 @@
 """Configs, ingest and whole runs from Python."""
 
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -157,7 +158,7 @@ def prices(config: str | Path | Config, overrides: Iterable[str] = ()) -> pl.Dat
     ['date', 'ticker', 'close', 'total_return']
     """
     checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
-    lake = open_lake(checked)
+    lake = open_lake(checked, warnings.warn)
     market = build_market(read_market_tables(lake, input_versions(lake)), checked)
     panel = market.panel
     return_TN = session_returns(panel.total_return_index_TN)

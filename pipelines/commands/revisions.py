@@ -351,10 +351,9 @@ class _Study:
 def _versions(lake: Lake, run: RecordedRun, since: str | None, *, with_inputs: bool) -> list[Versions]:
     """Versions of the lake, from that of the run or from another one to the newest, each once."""
     first = dict(run.versions) if since is None else input_versions(lake, since)
-    views = {name: lake.storage.view(name) for name in ((*_READ, "inputs") if with_inputs else _READ)}
-    histories = {name: commits(view) for name, view in views.items() if view is not None}
-    later = [one for one in lake_states(histories) if one["prices"] >= first["prices"]]
-    kept = [{name: one[name] for name in views if name in one} for one in (first, *later)]
+    names = (*_READ, "inputs") if with_inputs else _READ
+    later = [one for one in lake_states(lake.histories()) if one["prices"] >= first["prices"]]
+    kept = [{name: one[name] for name in names if name in one} for one in (first, *later)]
     return [one for at, one in enumerate(kept) if one not in kept[:at]]
 
 

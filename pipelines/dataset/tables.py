@@ -12,9 +12,9 @@ from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import (
-    INPUT_TABLES,
     KNOWN_FROM,
     LEAST_SAME,
+    READ_TABLES,
     SAME_RETURN,
     forget_later,
     keys,
@@ -48,9 +48,12 @@ def read_tables(
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:
-    """Return the versions of the tables that a run reads: the newest, or those of an earlier state."""
-    all_versions = lake.versions() if as_of is None else lake.versions_as_of(as_of)
-    versions = {name: version for name, version in all_versions.items() if name in (*INPUT_TABLES, "flags")}
+    """Return the versions of the tables that a run reads: the newest, or those of an earlier state.
+
+    Versions before an unfinished ingest are the newest (`Lake.versions_to_read`).
+    """
+    all_versions = lake.versions_to_read() if as_of is None else lake.versions_as_of(as_of)
+    versions = {name: version for name, version in all_versions.items() if name in READ_TABLES}
     if "prices" not in versions:
         raise DataError(f"The lake {lake.root} holds no prices yet; run 'peerglass ingest CONFIG' first.")
     return versions

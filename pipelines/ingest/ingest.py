@@ -32,7 +32,16 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.contracts import NONE_REJECTED, Checked, check
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import INPUT_TABLES, LEAST_SAME, SAME_RETURN, SOURCE_TABLES, SUPPLEMENTS, empty
+from pipelines.lake.schemas import (
+    INPUT_TABLES,
+    LEAST_SAME,
+    READ_TABLES,
+    SAME_RETURN,
+    SOURCE_TABLES,
+    SUPPLEMENTS,
+    empty,
+)
+from pipelines.lake.versions import Unfinished
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Setting, Source, SourceTables, StoredData, TickerStatus
 
@@ -50,9 +59,10 @@ def ingest(
 ) -> IngestSummary:
     """Read a source's tables, check them against their contracts, and upsert them into the lake.
 
-    A delivery is checked completely before the lake changes; then each table is one atomic commit, and the
-    same ingest completes an interrupted one. A `Source` makes one delivery, which withdraws what it does not
-    contain (``replace`` accepts most of it); a `LiveSource` several, which withdraw nothing.
+    A delivery is checked completely before the lake changes; then each table is one atomic commit, and
+    readers use the versions before it until it has ended. The same ingest completes an interrupted one. A
+    `Source` makes one delivery, which withdraws what it does not contain (``replace`` accepts most of it); a
+    `LiveSource` several, which withdraw nothing.
     IngestStoppedError if a live source refuses after a batch, which stays; other errors leave the lake
     unchanged.
     """
@@ -63,11 +73,13 @@ def ingest(
         committer = _Committer(source.name, lake, quality, complete=True, replace=replace)
         committer.commit(source.fetch())
         return committer.close()
-    stored = stored_data(lake)
+    stored, interrupted = stored_data(lake), lake.unfinished() is not None
     committer = _Committer(source.name, lake, quality, stored.last_price)
     try:
         for batch in source.batches(stored):
             committer.commit(batch)
+            if not interrupted:  # else a later batch may complete what was interrupted
+                committer.settle()
             if progress is not None:
                 filled = {table: rows for table, frame in batch.tables.items() if (rows := frame.height)}
                 new = ", ".join(f"{rows:,} {table}" for table, rows in filled.items()) or "nothing new"
@@ -127,6 +139,7 @@ class _Committer:
         replace: bool = False,
     ) -> None:
         self.batches = 0
+        self._delivery: str | None = None
         self._source, self._lake, self._complete, self._replace = source, lake, complete, replace
         self._released = released_hashes(lake)
         self._inspector = Inspector(
@@ -176,15 +189,18 @@ class _Committer:
     def commit(self, delivered: SourceTables) -> None:
         """Check a delivery, then write the source's notes, the flags, the quarantine and the tables.
 
-        Flags come before prices: a process that is killed in between leaves no unflagged prices.
+        Flags come before prices: a process that is killed in between leaves no unflagged prices. The first
+        commit says that the delivery has begun, which holds until `settle`.
         """
         ready = self.prepare(delivered)
         checked, inspected, now = ready.checked, ready.inspected, ready.now
-        delivery = uuid.uuid4().hex
+        flags = self._lake.plan("flags", inspected.flags)
+        unfinished = self._begin([flags, *ready.plans.values()])
+        delivery = self._delivery = uuid.uuid4().hex if unfinished is None else unfinished.delivery
         self._notes.update(dict.fromkeys(delivered.notes))
         self._hazards.update(dict.fromkeys(delivered.hazards))
-        record_source(self._lake, self._source, delivered, self._notes, delivery)
-        self._lake.upsert("flags", inspected.flags, delivery=delivery)
+        record_source(self._lake, self._source, delivered, self._notes, delivery, unfinished=unfinished)
+        self._lake.apply(flags, delivery)
         rejected = quarantine_changes(self._lake, checked, now, complete=self._complete)
         self._lake.upsert("quarantine", rejected, delivery=delivery)
         for table, plan in ready.plans.items():
@@ -203,11 +219,31 @@ class _Committer:
         self.batches += 1
         self._statuses.update({status.ticker: status for status in delivered.statuses})
 
+    def _begin(self, plans: Iterable[UpsertPlan]) -> Unfinished | None:
+        """Return what readers have to be told: an interrupted delivery, or this one if it changes tables."""
+        if self._source in SUPPLEMENTS:  # which change one table
+            return None
+        unfinished = self._lake.unfinished()
+        least = 1 if self._complete else 2  # a batch of one commit is atomic; `close` adds to a complete one
+        if unfinished is not None or sum(plan.changes_rows for plan in plans) < least:
+            return unfinished
+        versions = {table: self._lake.version(table) for table in READ_TABLES}
+        return Unfinished(uuid.uuid4().hex, {table: one for table, one in versions.items() if one})
+
+    def settle(self) -> None:
+        """Let readers use what was committed."""
+        began = self._lake.rows("sources", filters=pl.col("unfinished").is_not_null())
+        if began.height and self._source not in SUPPLEMENTS:
+            ended = began.with_columns(unfinished=pl.lit(None, pl.String))
+            self._lake.upsert("sources", ended, delivery=self._delivery)
+        self._delivery = None
+
     def close(self) -> IngestSummary:
         """Check the coverage of the delivered dates, now that every batch is stored."""
         coverage = self._inspector.coverage(datetime.now(UTC))
-        self._lake.upsert("flags", coverage.flags)
-        self._lake.upsert("gaps", coverage.gaps)
+        self._lake.upsert("flags", coverage.flags, delivery=self._delivery)
+        self._lake.upsert("gaps", coverage.gaps, delivery=self._delivery)
+        self.settle()
         if coverage.flagged:
             flagged = {**self._tables["prices"].flagged, **coverage.flagged}
             self._tables["prices"] = dataclasses.replace(self._tables["prices"], flagged=flagged)
@@ -442,7 +478,13 @@ def refuse_other_market(lake: Lake, source: str, market: Mapping[str, Setting]) 
 
 
 def record_source(
-    lake: Lake, source: str, delivered: SourceTables, notes: Iterable[str], delivery: str
+    lake: Lake,
+    source: str,
+    delivered: SourceTables,
+    notes: Iterable[str],
+    delivery: str,
+    *,
+    unfinished: Unfinished | None,
 ) -> None:
     """Store a source's notes, which replace earlier ones, and hazards, which replace those of like words."""
     stored = _stored(lake, source) or {}
@@ -454,8 +496,10 @@ def record_source(
         "notes": [json.dumps(list(dict.fromkeys(notes)) or json.loads(stored.get("notes", "[]")))],
         "hazards": [json.dumps(list(hazards_by_text.values()))],
         "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
+        "unfinished": [None if unfinished is None else json.dumps(dataclasses.asdict(unfinished))],
     }
-    lake.upsert("sources", pl.DataFrame(row, schema_overrides={"market": pl.String}), delivery=delivery)
+    texts = dict.fromkeys(row, pl.String)
+    lake.upsert("sources", pl.DataFrame(row, schema_overrides=texts), delivery=delivery)
 
 
 def own_rows(table: str) -> pl.Expr:

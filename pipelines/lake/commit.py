@@ -49,6 +49,11 @@ class UpsertPlan:
         """Number of rows that are stored already with the same values."""
         return self.rows.height - self.changes.new.height - self.changes.changed.height
 
+    @property
+    def changes_rows(self) -> bool:
+        """Whether the upsert makes a new version."""
+        return any(part.height for part in (self.changes.new, self.changes.changed, self.changes.withdrawn))
+
 
 def compare_with_table(storage: Storage, table: str, rows: pl.DataFrame, scope: pl.Expr | None) -> UpsertPlan:
     """Compare a batch in storage order (`in_order`) with the newest version of its table."""

@@ -11,9 +11,10 @@ the first upsert that writes rows adds the column in its own commit.
 
 from __future__ import annotations
 
+import json
 import random
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -25,10 +26,12 @@ from deltalake.exceptions import CommitFailedError
 from pipelines.errors import DataError
 from pipelines.lake.commit import UpsertCounts, UpsertPlan, commit, compare_with_table, in_order
 from pipelines.lake.contracts import Checked, require
-from pipelines.lake.schemas import SCHEMAS, empty, keys, schema
+from pipelines.lake.schemas import READ_TABLES, SCHEMAS, empty, keys, schema
 from pipelines.lake.storage import Storage
 from pipelines.lake.versions import (
+    Commit,
     TableVersion,
+    Unfinished,
     commits,
     data_version,
     lake_states,
@@ -56,7 +59,8 @@ class Lake:
     options
         Passed to the object store (endpoint, region, ...); credentials come from the environment.
     notify
-        Receives a sentence when another writer committed first and an upsert is retried.
+        Receives a sentence when another writer committed first and an upsert is retried, and when an ingest
+        is unfinished.
     """
 
     def __init__(
@@ -105,6 +109,54 @@ class Lake:
         versions = {table: self.version(table) for table in SCHEMAS}
         return {table: version for table, version in versions.items() if version is not None}
 
+    def unfinished(self) -> Unfinished | None:
+        """Return the ingest that has begun and not ended, if there is one."""
+        marks = self.rows("sources", ["unfinished"])["unfinished"].drop_nulls()
+        return Unfinished(**json.loads(marks[0])) if marks.len() else None
+
+    def versions_to_read(self) -> dict[str, int]:
+        """Return the newest versions of `READ_TABLES`, or those before an unfinished ingest.
+
+        Raises
+        ------
+        DataError
+            If the unfinished ingest is the first one.
+        """
+        opened, unfinished = self._open_together(READ_TABLES)
+        if unfinished is not None:
+            return dict(unfinished.versions)
+        return {table: version for table in opened if (version := data_version(opened[table]))}
+
+    def histories(self) -> dict[str, list[Commit]]:
+        """Return the commits of all tables, those that are read up to `versions_to_read`; errors as there."""
+        opened, unfinished = self._open_together(SCHEMAS)
+        found = {table: commits(one) for table, one in opened.items()}
+        if unfinished is not None:
+            for table in found.keys() & READ_TABLES:
+                last = unfinished.versions.get(table, 0)
+                found[table] = [one for one in found[table] if one.version <= last]
+        return found
+
+    def _open_together(self, tables: Iterable[str]) -> tuple[dict[str, DeltaTable], Unfinished | None]:
+        """Open all tables while no ingest begins or ends, which is a commit to ``sources``."""
+        while True:
+            begun, unfinished = self.version("sources"), self.unfinished()
+            opened = {table: one for table in tables if (one := self.storage.view(table)) is not None}
+            if self.version("sources") == begun:
+                break
+        if unfinished is not None and "prices" not in unfinished.versions:
+            raise DataError(
+                f"The first ingest into the lake {self.root} is running or was interrupted: wait for its "
+                "end, or run 'peerglass ingest CONFIG' again, which completes it."
+            )
+        if unfinished is not None and self._notify is not None:
+            self._notify(
+                f"an ingest into the lake {self.root} is running or was interrupted: the data before it are "
+                f"read (prices version {unfinished.versions['prices']}); the same ingest, run again, "
+                "completes it"
+            )
+        return opened, unfinished
+
     def with_table_ids(self, versions: Mapping[str, int]) -> dict[str, TableVersion]:
         """Add each table's id (`table_id`) to its version.
 
@@ -137,9 +189,9 @@ class Lake:
         Parameters
         ----------
         text
-            An ISO date or time: every table's newest version committed at or before it (`parse_as_of` defines
-            a missing zone or time). Or a version of the prices table: the lake while that version was the
-            newest, including what was ingested together with it.
+            An ISO date or time: every table's newest version committed at or before it, without ingests that
+            ended later (`parse_as_of` defines a missing zone or time). Or a version of the prices table: the
+            lake while that version was the newest, including what was ingested together with it.
 
         Raises
         ------
@@ -149,27 +201,32 @@ class Lake:
             If the lake held no prices by then, or the prices have no such version.
         """
         version_or_time = parse_as_of(text)
-        opened = {table: self.storage.view(table) for table in SCHEMAS}
-        histories = {table: commits(one) for table, one in opened.items() if one is not None}
+        histories = self.histories()
         prices = [c for c in histories.get("prices", []) if c.changed_rows and c.version > 0]
         if not prices:
             raise DataError(
                 f"table prices of the lake {self.root} holds no data: run `peerglass ingest` first"
             )
         if isinstance(version_or_time, datetime):
-            if version_or_time < prices[0].at:
+            later = {one.delivery for of in histories.values() for one in of if one.at > version_or_time}
+            whole = {
+                table: [one for one in history if one.delivery is None or one.delivery not in later]
+                for table, history in histories.items()
+            }
+            versions = {table: version_at(history, version_or_time) for table, history in whole.items()}
+            if versions["prices"] is None:
                 raise DataError(
                     f"the lake {self.root} held no prices at {version_or_time:%Y-%m-%d %H:%M:%S} UTC; its "
                     f"first were committed at {prices[0].at:%Y-%m-%d %H:%M:%S} UTC"
                 )
-            versions = {table: version_at(history, version_or_time) for table, history in histories.items()}
             return {table: version for table, version in versions.items() if version is not None}
-        if not prices[0].version <= version_or_time <= histories["prices"][-1].version:
+        states = lake_states(histories)
+        if not states[0]["prices"] <= version_or_time <= histories["prices"][-1].version:
             raise DataError(
                 f"the prices of the lake {self.root} have no version {version_or_time}; they have "
-                f"{prices[0].version} to {prices[-1].version} (write dates as 2024-01-31)"
+                f"{states[0]['prices']} to {prices[-1].version} (write dates as 2024-01-31)"
             )
-        return [state for state in lake_states(histories) if state["prices"] <= version_or_time][-1]
+        return [state for state in states if state["prices"] <= version_or_time][-1]
 
     def read(
         self,

@@ -291,11 +291,13 @@ class Sources(dy.Schema):
     """The sources that were ingested, with their remarks on the data.
 
     ``notes`` is a JSON list of sentences from the last ingest that had any, ``hazards`` one from all ingests.
-    ``market`` is JSON that identifies the market among others of the same source.
+    ``market`` is JSON that identifies the market among others of the same source, ``unfinished`` an ingest
+    that has begun and not ended (`pipelines.lake.versions.Unfinished`).
     """
 
     source = key_text()
     notes, hazards, market = dy.String(), dy.String(), dy.String(nullable=True)
+    unfinished = dy.String(nullable=True)
 
 
 class Trials(dy.Schema):
@@ -499,6 +501,8 @@ SOURCE_TABLES: Final = (  # what a source may give; others are written by the pi
     *("truth_mu", "truth_edges", "truth_days"),
 )
 INPUT_TABLES: Final = (*SOURCE_TABLES, "gaps")  # what a run reads: the source's, and what ingest adds
+READ_TABLES: Final = tuple(name for name in SCHEMAS if name in {*INPUT_TABLES, "flags"})
+"""Tables whose versions belong together, because an ingest changes several of them."""
 STAMPS: Final = frozenset({"ingested_at", "first_seen", "flagged_at", "released_at", "created_at"})
 """Columns that hold the time of writing. A row that differs in them only is an unchanged row."""
 

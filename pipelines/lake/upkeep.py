@@ -71,7 +71,10 @@ def recorded_in_lake(lake: Lake) -> RecordedVersions:
     rows = lake.rows("readers", ["table", "version", "run_id", "table_id"])
     ids = {table: lake.table_id(table) for table in rows["table"].unique() if lake.exists(table)}
     nights = lake.rows("signals", ["config", "session", "data_versions"]).unique()
-    return {(table, version, run) for table, version, run, own in rows.rows() if ids.get(table) == own} | {
+    unfinished = lake.unfinished()
+    before = () if unfinished is None else unfinished.versions.items()  # of an ingest, which readers use
+    runs = {(table, version, run) for table, version, run, own in rows.rows() if ids.get(table) == own}
+    return runs.union((*one, "readers during an ingest") for one in before) | {
         (table, version, f"{config}@{session}")
         for config, session, versions in nights.iter_rows()
         for table, version in json.loads(versions).items()

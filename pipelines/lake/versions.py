@@ -52,6 +52,17 @@ class TableVersion:
     version: int
 
 
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """An ingest that runs or was interrupted: its delivery, and the versions of the tables before it.
+
+    Readers use these versions until an ingest ends. One that was interrupted is continued by the next.
+    """
+
+    delivery: str
+    versions: Mapping[str, int]
+
+
 def commits(opened: DeltaTable, limit: int | None = None) -> list[Commit]:
     """Return a table's commits up to the opened version, oldest first; only the newest ``limit`` if given."""
     history: list[Commit] = []
@@ -113,9 +124,11 @@ def lake_states(histories: Mapping[str, Sequence[Commit]]) -> list[dict[str, int
 
     A state ends before the first commit of the delivery that brings the next version of the prices, because a
     delivery commits flags and gaps before the prices that they belong to. A commit that names no delivery is
-    placed by its time.
+    placed by its time. Of a delivery that was interrupted and continued, only the last version is a state.
     """
     prices = [one for one in histories["prices"] if one.changed_rows and one.version > 0]
+    ends = {one.delivery: one for one in prices if one.delivery is not None}
+    prices = [one for one in prices if one.delivery is None or ends[one.delivery] is one]
     found = []
     for own, after in zip(prices, [*prices[1:], None], strict=True):
         state = {

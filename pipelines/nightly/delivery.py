@@ -184,6 +184,8 @@ class _Request:
         """Whether nothing can be new at the source since the last delivery, without reading it."""
         if self.newest is None or self.late(self.sessions) is not None or self.ended_calendar():
             return False
+        if self.lake.unfinished() is not None:
+            return False
         mark, path = self.mark(self.expected()), nights_folder(self.config) / FILE
         return mark is not None and path.is_file() and path.read_bytes() == self.text(mark).encode()
 

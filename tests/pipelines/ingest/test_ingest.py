@@ -192,7 +192,7 @@ def test_every_table_of_a_source_is_stored_with_notes_and_hazards(tmp_path: Path
         "membership": 1,
         "quarantine": 1,
         "truth_edges": 1,
-        "sources": 1,
+        "sources": 2,
     }
     assert summary.tables["membership"].quarantined == {"ticker_is_plain": 1}
     assert lake.read("quarantine")["table"].to_list() == ["membership"]
@@ -225,7 +225,7 @@ def test_the_sample_is_ingested_completely_and_a_repeat_changes_nothing(tmp_path
     assert (first.tables["prices"].added, first.tables["prices"].quarantined) == (166_260, {})
     second = ingest(SampleSource(), lake)
     assert second.tables["prices"].unchanged == 166_260
-    assert lake.versions() == {"prices": 1, "securities": 1, "flags": 1, "sources": 1}
+    assert lake.versions() == {"prices": 1, "securities": 1, "flags": 1, "sources": 2}
     assert second.tables["prices"].flagged == first.tables["prices"].flagged
     assert set(lake.read("flags", filters=pl.col("rule") == "stale_run")["ticker"]) == {"RRC"}  # 1990 to 1992
 
