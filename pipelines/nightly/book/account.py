@@ -21,8 +21,10 @@ from backtest.accounts.accounting import Account, Course
 from backtest.accounts.fills import Fills, SharePrices, fills_of_positions, follow_fills, share_prices
 from backtest.accounts.market import BookMarket
 from backtest.costs import CostModel, Rate
+from features.arithmetic.rolling import carry
 from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
+from features.panel.holding import earned_index
 from features.panel.panel import Panel, to_panel
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
@@ -98,7 +100,9 @@ def real_account(config: Config, data: NightData, recorded: Recorded, capital: f
         shares_TN = grid(trades, pl.col("shares"), shape)
         listed = {t: shares_TN[t] for t in sorted(set(trades["t"]))}
         at_TN = np.pad(
-            _fill_prices(config.backtest, panel, span), ((0, 0), (0, len(others))), constant_values=np.nan
+            _fill_prices(config.backtest, panel, span, prices),
+            ((0, 0), (0, len(others))),
+            constant_values=np.nan,
         )
         fills = fills_of_positions(listed, prices, at_TN, costs, capital)
     course = follow_fills(fills, prices, costs, capital)
@@ -146,14 +150,23 @@ def _prices(data: NightData, first: int, others: list[str], booked: pl.DataFrame
     panel = data.market.panel
     before = max(first - _LOOK_BACK, 0)
     market, wrong = market_of_nights(panel, data.tables.get("securities")), panel.wrong
-    close_TN = panel.raw_close_TN.copy()
-    close_TN[wrong.session_K[wrong.price_K], wrong.firm_K[wrong.price_K]] = np.nan
     split_TN, dividend_TN = (
-        np.nan_to_num(to_panel(data.tables["prices"], name, panel)[before:], nan=absent)
+        np.nan_to_num(to_panel(data.tables["prices"], name, panel), nan=absent)
         for name, absent in (("split_ratio", 1.0), ("dividend", 0.0))
     )
+    # Rows in another unit earn nothing: a share keeps the unit of the account's first session.
+    unit_TN = np.full_like(panel.raw_close_TN, np.nan)
+    np.divide(earned_index(panel), panel.total_return_index_TN, out=unit_TN, where=panel.traded_TN)
+    unit_TN[wrong.session_K[wrong.price_K], wrong.firm_K[wrong.price_K]] = np.nan
+    start_N = carry(unit_TN)[first]
+    unit_TN /= np.where(np.isnan(start_N), 1.0, start_N)
+    for t, n in zip(wrong.session_K[~wrong.price_K], wrong.firm_K[~wrong.price_K], strict=True):
+        if t > first and panel.traded_TN[:t, n].any():
+            unit_TN[t:, n] *= split_TN[t, n] * (1.0 + dividend_TN[t, n] / panel.raw_close_TN[t, n])
+            split_TN[t, n], dividend_TN[t, n] = 1.0, 0.0
+    close_TN = panel.raw_close_TN * unit_TN
     part = BookMarket(market.value_TN[before:], market.state_TN[before:])
-    found = share_prices(close_TN[before:], split_TN, dividend_TN, part)
+    found = share_prices(close_TN[before:], split_TN[before:], dividend_TN[before:], part)
     rows, pad = slice(first - before, None), ((0, 0), (0, len(others)))
     price_TN = np.pad(found.price_TN[rows], pad, constant_values=np.nan)
     for at, ticker in enumerate(others, panel.n_firms):
@@ -188,10 +201,10 @@ def _padded(costs: CostModel, others: int) -> CostModel:
     return replace(costs, half_spread_bps=spread, borrow_bps_per_year=borrow, impact=impact)
 
 
-def _fill_prices(terms: BacktestConfig, panel: Panel, span: slice) -> FloatArray:
-    """Price of execution as quoted; NaN where it is unknown."""
+def _fill_prices(terms: BacktestConfig, panel: Panel, span: slice, prices: SharePrices) -> FloatArray:
+    """Price of execution in the unit of the prices of shares; NaN where it is unknown."""
     over_TN = book_execution(terms, panel, span, 1).price_over_close_TN
-    close_TN = panel.raw_close_TN[span]
+    close_TN = np.where(panel.traded_TN[span], prices.price_TN[:, : panel.n_firms], np.nan)
     return close_TN if over_TN is None else close_TN * over_TN
 
 
@@ -263,8 +276,8 @@ def _positions(
     if before.course is None:
         return _EMPTY
     terms = BacktestConfig.model_validate(json.loads(recorded.accounts["terms"][-1]))
-    at_TN = _fill_prices(terms, panel, slice(before.start, panel.n_sessions))
     prices = _prices(data, before.start, [], pl.DataFrame())
+    at_TN = _fill_prices(terms, panel, slice(before.start, panel.n_sessions), prices)
     return _rows(before.course, before.start, before.start_N, panel.tickers_N, prices, at_TN, panel, capital)
 
 
