@@ -95,11 +95,18 @@ class PastReturns:
     """Number of rows before the first row of the signal."""
     periods_per_year: float = SESSIONS_PER_YEAR
     """Sessions in a year, which annual volatilities use."""
+    delivered_SN: FloatArray | None = None
+    not_known_SN: BoolArray | None = None
+    """`delivered_SN`, `not_known_SN`: returns with wrong prices, which count on sessions on which a firm's
+    last price is not yet known to be wrong (`features.panel.cleaned`)."""
 
     def window(self, t: int, length: int) -> FloatArray:
         """Return the last ``length`` sessions up to and including row t of the signal; fewer at the start."""
         end = self.before + t + 1
-        return self.return_SN[max(end - length, 0) : end]
+        rows = slice(max(end - length, 0), end)
+        if self.delivered_SN is None or self.not_known_SN is None:
+            return self.return_SN[rows]
+        return np.where(self.not_known_SN[end - 1], self.delivered_SN[rows], self.return_SN[rows])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

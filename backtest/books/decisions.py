@@ -5,6 +5,7 @@ Shape suffixes: T sessions, N firms.
 
 import datetime as dt
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from backtest.books.book import (
 from backtest.books.schedules import Schedule, calendar, every_session
 from features.arithmetic.rolling import rolling_std
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
+from features.panel.cleaned import as_known, not_yet_known, without_wrong_rows
 from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
 
@@ -42,10 +44,11 @@ def book_targets(
     ``signal_TN`` is the signal on all sessions of the panel, at the close of t; NaN where there is none. At
     least one session of ``held`` has a signal. Betas are slopes on the mean return of all firms over
     `BETA_SESSIONS` sessions, and volatilities are over `VOLATILITY_SESSIONS`; both need half of these
-    sessions. The definitions are those of the characteristics ``beta_252`` and ``volatility_63``. Decisions
-    overlap for ``horizon`` sessions, that of the label. ``schedule`` names the sessions of ``held`` on which
-    the book decides; by default those of its settings. ``last_N`` is the decision before ``held``; None if
-    there is none. ValueError if the book needs more firms than there are.
+    sessions. The definitions are those of the characteristics ``beta_252`` and ``volatility_63``, but
+    volatilities and past returns leave out the wrong rows that are known at the close. Decisions overlap for
+    ``horizon`` sessions, that of the label. ``schedule`` names the sessions of ``held`` on which the book
+    decides; by default those of its settings. ``last_N`` is the decision before ``held``; None if there is
+    none. ValueError if the book needs more firms than there are.
     """
 
     def decide(held: slice) -> BookTargets:
@@ -96,7 +99,10 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
 ) -> BookInputs:
     past = None
     if "returns" in book.needs:
-        past = PastReturns(daily_return(panel)[: held.stop], held.start, panel.periods_per_year)
+        clean = without_wrong_rows(panel)
+        past = PastReturns(daily_return(clean)[: held.stop], held.start, panel.periods_per_year)
+        if clean is not panel:
+            past = replace(past, delivered_SN=daily_return(panel), not_known_SN=not_yet_known(panel))
     risk = None
     if "risk" in book.needs:
         from backtest.risk import characteristic_risk  # imports the feature library
@@ -138,7 +144,12 @@ def _beta(panel: Panel) -> FloatArray:
 
 def _volatility(panel: Panel) -> FloatArray:
     def compute() -> FloatArray:
-        return rolling_std(daily_return(panel), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2)
+        return as_known(
+            panel,
+            lambda known: rolling_std(
+                daily_return(known), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2
+            ),
+        )
 
     return cached(panel, (book_targets, "volatility"), compute)
 

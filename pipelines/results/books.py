@@ -26,7 +26,8 @@ from backtest.look_ahead.returns import session_returns
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import BoolArray, FloatArray
 from features.panel.asof import SHARE_COUNT
-from features.panel.derived import cached
+from features.panel.cleaned import as_known, without_wrong_rows
+from features.panel.derived import cached, column
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
 from pipelines.columns import table
@@ -154,7 +155,11 @@ class Benchmarks:
             )
         from features.library.characteristics.amounts import market_equity
 
-        return market_equity(self._market.panel)
+        def size(panel: Panel) -> FloatArray:
+            unit_TN = panel.close_TN / self._market.panel.close_TN  # of rows in another unit; else 1
+            return market_equity(panel) * unit_TN
+
+        return as_known(self._market.panel, size)
 
 
 def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:
@@ -285,13 +290,14 @@ def _price_limits(
             days_T = panel.dates_T
             first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
             limit_TN[first:, column[ticker]] = limit
-    raw_TN = panel.raw_close_TN
+    raw_TN, wrong = without_wrong_rows(panel).raw_close_TN, panel.wrong
     splits_TN, reference_TN = panel.statements.splits_TN, np.full_like(raw_TN, np.nan)
     unsplit_TN = raw_TN * splits_TN
     reinvested_TN = panel.close_TN / unsplit_TN  # what dividends have added to the adjusted close
     dividend_TN = raw_TN[1:] * (reinvested_TN[1:] / carry(reinvested_TN)[:-1] - 1.0)
     reference_TN[1:] = carry(unsplit_TN)[:-1] / splits_TN[1:] - dividend_TN
     reference_TN[reference_TN <= 0.0] = np.nan  # a dividend above the price
+    reference_TN[wrong.session_K, wrong.firm_K] = np.nan
     price_TN = raw_TN if fill_SN is None else raw_TN * fill_SN[:-1]
     bar_TN = at_price_limit(price_TN, reference_TN, limit_TN)
     return rows_of(np.concatenate([bar_TN, np.zeros_like(bar_TN[:1])]), panel, held)
@@ -312,15 +318,18 @@ def _known_before(x_TN: FloatArray) -> FloatArray:
 
 
 def _estimated(estimator: SpreadEstimator, window: int, panel: Panel) -> FloatArray:
-    if estimator == "roll":
-        spread_TN = roll(panel.close_TN, window)
-    elif panel.high_TN is None or panel.low_TN is None:
+    if estimator != "roll" and (panel.high_TN is None or panel.low_TN is None):
         raise DataError(
             "backtest.costs.half_spread_bps is corwin_schultz, but the data have no high or no low: use roll "
             "or a number."
         )
-    else:
-        spread_TN = corwin_schultz(panel.high_TN, panel.low_TN, panel.close_TN, window)
+
+    def spread(panel: Panel) -> FloatArray:
+        if estimator == "roll":
+            return roll(panel.close_TN, window)
+        return corwin_schultz(column(panel, "high"), column(panel, "low"), panel.close_TN, window)
+
+    spread_TN = as_known(panel, spread)
     unknown_TN = np.isnan(spread_TN)
     some_T, median_T1 = ~unknown_TN.all(axis=1), np.full((len(spread_TN), 1), np.nan)
     median_T1[some_T, 0] = np.nanmedian(spread_TN[some_T], axis=1)
@@ -334,20 +343,24 @@ def dollar_volumes(panel: Panel, window: int) -> FloatArray:
             "backtest.capital is set, but the data have no volume, which market impact and the participation "
             "cap are measured against: set backtest.capital to null, or ingest volumes."
         )
-    dollars_TN, least = panel.raw_close_TN * panel.volume_TN, (window + 1) // 2
-    key = ("dollar volume before", window)
-    return cached(panel, key, lambda: _known_before(rolling_mean(dollars_TN, window, least)))
+
+    def mean(panel: Panel) -> FloatArray:
+        return rolling_mean(panel.raw_close_TN * column(panel, "volume"), window, (window + 1) // 2)
+
+    return cached(panel, ("dollar volume before", window), lambda: _known_before(as_known(panel, mean)))
 
 
 def _impact_rates(panel: Panel, window: int) -> FloatArray:
     """Volatility over the root of dollar volume, both of the sessions before s, shape (T + 1, N)."""
     volume_SN = dollar_volumes(panel, window)
 
-    def rates() -> FloatArray:
+    def volatility(panel: Panel) -> FloatArray:
         return_TN = session_returns(panel.total_return_index_TN)
         return_TN[~panel.traded_TN] = np.nan
-        volatility_SN = _known_before(rolling_std(return_TN, window, (window + 1) // 2))
-        return volatility_per_root_volume(volatility_SN, volume_SN)
+        return rolling_std(return_TN, window, (window + 1) // 2)
+
+    def rates() -> FloatArray:
+        return volatility_per_root_volume(_known_before(as_known(panel, volatility)), volume_SN)
 
     return cached(panel, ("impact rate", window), rates)
 

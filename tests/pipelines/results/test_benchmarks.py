@@ -15,6 +15,7 @@ from polars.testing import assert_frame_equal
 
 from backtest.books.book import in_proportion
 from features.library.characteristics.amounts import market_equity
+from features.panel.panel import WrongRows
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.market import Market, build_market
@@ -283,3 +284,23 @@ def test_an_evaluation_depends_on_the_closes_and_the_returns_of_trials_do_not(
     (tmp_path / "x.csv").write_text("date,close\n2020-01-02,2\n")
     assert evaluation_id(own) != before
     assert assumptions_id(own.backtest, 1) == assumptions_id(plain.backtest, 1)
+
+
+def test_a_row_in_another_unit_changes_no_cap_weight(market: Market, tiny_config: Config) -> None:
+    """From a flagged row on, one firm is quoted in hundredths."""
+    panel, t = market.panel, SESSIONS[0] + 10
+    n = int(np.flatnonzero(panel.traded_TN.all(axis=0) & np.isfinite(market_equity(panel)[t]))[0])
+    times_TN = np.ones_like(panel.close_TN)
+    times_TN[t:, n] = 128.0  # a power of two, so that nothing is rounded
+    names = ("close_TN", "raw_close_TN", "total_return_index_TN")
+    jumped = replace(panel, **{name: getattr(panel, name) * times_TN for name in names})
+    wrong = WrongRows(np.array([t]), np.array([n]), np.array([False]))
+    found = [
+        measured(replace(market, panel=one), tiny_config, benchmarks={"cap": "cap_weighted"})
+        for one in (panel, replace(jumped, wrong=wrong))
+    ]
+    before, after = (
+        one.against["benchmark_series"].filter(pl.col("model") == "constant")["nav_benchmark"]
+        for one in found
+    )
+    np.testing.assert_allclose(after, before, rtol=1e-3)
