@@ -68,6 +68,8 @@ def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
     (row,) = found
     own = trials.filter(pl.col("forecast") == row["forecast"], pl.col("traded") == row["traded"])
     listed = next(one for one in trial_rows(output, None) if one["trial"] == _name(row))
+    settings = json.loads(row["config"])
+    year = settings.get("label", {}).get("periods_per_year")
     measured = [
         {
             "assumptions": one["assumptions"],
@@ -76,14 +78,14 @@ def trial_details(output: Path, trial: str) -> Mapping[str, Any]:
             "sessions": len(one["dates"]),
             "sharpe_net": sharpe(
                 pl.Series(one["returns"], dtype=pl.Float64).to_numpy(),
-                periods_per_year(pl.Series(one["dates"]).to_numpy()),
+                year or periods_per_year(pl.Series(one["dates"]).to_numpy()),
             ),
         }
         for one in read_returns(output, own).iter_rows(named=True)
         if one["dates"]
     ]
     registered = {run: said for run, said in registered_runs(output).items() if run in row["runs"]}
-    return {**listed, "registered": registered, "settings": json.loads(row["config"]), "measured": measured}
+    return {**listed, "registered": registered, "settings": settings, "measured": measured}
 
 
 def describe_trial(details: Mapping[str, Any]) -> str:

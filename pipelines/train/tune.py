@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 import torch
 import yaml
 
 from backtest.splits.folds import Fold
-from models.fitted import NoTrainingSignal
+from models.fitted import NoTrainingSignal, best_record
 from models.fitting.config import PORTFOLIO
 from models.fitting.fit import Diverged, fit
 from models.panel_memory import is_out_of_memory
@@ -318,8 +318,9 @@ def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
         if is_out_of_memory(error):
             return None
         raise
-    by_ic = _stop_on(task) == "ic"
-    return max(record.valid_ic if by_ic else record.valid_rank_ic for record in fitted.history)
+    by = _stop_on(task)
+    best = fitted.history[best_record(fitted.history, by)]
+    return best.valid_ic if by == "ic" else best.valid_rank_ic
 
 
 def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -> float | None:
@@ -332,9 +333,9 @@ def _mean_score(engine: TaskEngine[Task, float | None], tasks: Sequence[Task]) -
     return sum(known) / len(known) if len(known) == len(tasks) else None
 
 
-def _stop_on(one: load.ModelSettings | Task) -> str:
+def _stop_on(one: load.ModelSettings | Task) -> Literal["rank_ic", "ic"]:
     """The validation score that early stopping uses, which is what the search maximises."""
-    return str(getattr(one.options, "stop_on", one.fit.stop_on))
+    return cast("Literal['rank_ic', 'ic']", getattr(one.options, "stop_on", one.fit.stop_on))
 
 
 def nest(flat: dict[str, Value]) -> dict[str, Any]:

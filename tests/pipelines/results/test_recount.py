@@ -272,6 +272,12 @@ def test_trials_list_and_show_say_what_counts_and_why(
     assert f"{N} sessions, net Sharpe ratio {annual:.2f}" in shown_one.out
     assert "hypotheses peers lead" in " ".join(shown_one.out.split())
     assert "kind: top_k_long_only" in shown_one.out
+    monthly = Trial("noise", {**trial.forecast, "label": {"periods_per_year": 12.0}}, trial.scope)
+    record(tmp_path, "noise-2", monthly.traded(settings.backtest.books))
+    keep_returns(tmp_path, noise_of(settings).equity, {"noise": monthly}, settings)
+    shown_name = json.loads(peerglass("trials", "list", "--json", *place).out)[-2]["trial"]
+    annual = sharpe(first, 12)
+    assert f"net Sharpe ratio {annual:.2f}" in peerglass("trials", "show", shown_name, *place).out
     wrong = peerglass("trials", "show", "nothing", *place)
     assert wrong.code == 2
     assert "No trial begins with 'nothing'" in wrong.err
