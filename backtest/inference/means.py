@@ -195,10 +195,19 @@ def mean_test(x_T: FloatArray, *, overlap: int = 1, level: float = LEVEL) -> Mea
         return MeanTest(n, lags, mean, error, math.nan, math.nan, math.nan, math.nan)
     if not error > 1e-14 * abs(mean):  # no variation, or one of rounding only
         return MeanTest(n, lags, mean, error, math.nan, math.nan, mean, mean)
-    freedom, shrink = _fixed_b(n, lags)
-    half = float(stdtrit(freedom, 1.0 - level / 2.0)) / shrink * error
+    half = critical_value(n, lags, level) * error
     p_value = fixed_b_p_value(mean / error, n, lags)
     return MeanTest(n, lags, mean, error, mean / error, p_value, mean - half, mean + half)
+
+
+def critical_value(n: int, lags: int, level: float = LEVEL) -> float:
+    """Half-width of the interval of `mean_test` in Newey-West errors: 1.96 for many values and few lags.
+
+    >>> round(critical_value(20, 6), 2)
+    3.25
+    """
+    freedom, shrink = _fixed_b(n, lags)
+    return float(stdtrit(freedom, 1.0 - level / 2.0)) / shrink
 
 
 def fixed_b_p_value(t: float, n: int, lags: int) -> float:

@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from backtest.analysis.rolling import Z, rolling_mean_ic
+from backtest.analysis.rolling import rolling_mean_ic
+from backtest.inference.means import critical_value, mean_test_lags
 from pipelines.nightly.book.account import earned
 from pipelines.nightly.book.next_book import amount
 from pipelines.nightly.result import NightFinding, NightResult, read_warnings
@@ -19,7 +20,7 @@ from pipelines.pages.tables import write
 
 _NAMES = 10  # at each end
 _WINDOW = 20  # sessions of the rolling mean of the realised rank IC
-_LAGS = 4  # lags of its Newey-West errors: labels of a week overlap
+_OVERLAPS = 4  # least length of the window over the overlap of labels for its band
 _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
@@ -192,13 +193,16 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     realised, cusum = (result.tables.get(name, pl.DataFrame()) for name in ("realised_ic", "cusum"))
     charts, words = [], []
     if not realised.is_empty():
-        charts.append(static_chart(_realised(realised), 2))
+        charts.append(static_chart(_realised(realised, result.overlap), 2))
+        band = "with a band of 95%"
+        if result.overlap * _OVERLAPS > _WINDOW:
+            band = f"too few for a band, because the labels of {result.overlap} sessions overlap"
         many = realised.filter(pl.col("role") == "champion").height >= _WINDOW
         words = [
             "The thin grey line is the rank IC of single sessions whose labels have ended.",
-            f"The thick lines are means of {_WINDOW} sessions, with a band of 1.96 Newey-West errors."
+            f"The thick lines are means of {_WINDOW} sessions, {band}."
             if many
-            else f"A mean with its band is drawn from {_WINDOW} sessions on.",
+            else f"A mean is drawn from {_WINDOW} sessions on.",
         ]
     if not cusum.is_empty():
         newest = cusum.sort("session").tail(_SESSIONS)
@@ -220,7 +224,7 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     return charts, words
 
 
-def _realised(realised: pl.DataFrame) -> figure.Figure:
+def _realised(realised: pl.DataFrame, overlap: int) -> figure.Figure:
     newest = realised["session"].unique().sort().tail(_SESSIONS)
     series = {
         role: realised.filter(pl.col("role") == role).select(date="session", rank_ic="rank_ic").sort("date")
@@ -230,13 +234,15 @@ def _realised(realised: pl.DataFrame) -> figure.Figure:
     daily = series["champion"].filter(within).rename({"rank_ic": "y"})
     grey = figure.LineStyle(figure.UNSKILLED["zero"])
     traces = [figure.line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
+    lags = mean_test_lags(_WINDOW, overlap)
     for role, style in _ROLES:
-        mean = rolling_mean_ic(series[role], _WINDOW, _LAGS).filter(within).rename({"rank_ic": "y"})
+        mean = rolling_mean_ic(series[role], _WINDOW, lags).filter(within).rename({"rank_ic": "y"})
         known, name = mean.drop_nulls("y"), f"{role}, mean of {_WINDOW} sessions"
         if known.is_empty():
             continue
-        if role == "champion":
-            traces.append(figure.band(known, Z * known["error"], name, style))
+        if role == "champion" and overlap * _OVERLAPS <= _WINDOW:
+            half = critical_value(_WINDOW, lags) * known["error"]
+            traces.append(figure.band(known, half, name, style))
         traces.append(figure.line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
     return figure.draw("Realised rank IC", 180, traces, figure.over_time(figure.axis("")))
 

@@ -107,6 +107,7 @@ class NightResult:
     promotions: pl.DataFrame
     error: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    overlap: int = 1  # consecutive realised rank ICs whose labels overlap
 
     @property
     def signal_count(self) -> int:

@@ -225,6 +225,15 @@ def _watch(
     return NightFinding("cusum", "warn", sentence, value=value, limit=limit), table
 
 
+def realised_overlap(config: Config, sessions: pl.Series) -> int:
+    """Count the consecutive sessions of realised rank ICs whose labels overlap."""
+    overlap = config.label.horizon
+    if config.label.forecast_frequency != "daily":
+        days: IntArray = sessions.to_physical().to_numpy().astype(np.int64)
+        overlap = label_overlap(days * 5 // 7, overlap)  # calendar days -> sessions
+    return overlap
+
+
 def _mean_finding(
     config: Config, realised: pl.DataFrame, role: str, found: BacktestReference | None
 ) -> NightFinding:
@@ -237,11 +246,7 @@ def _mean_finding(
             "for a mean."
         )
         return NightFinding("realised_ic", "ok", sentence, subject=role)
-    overlap = config.label.horizon
-    if config.label.forecast_frequency != "daily":
-        days: IntArray = recent["session"].to_physical().to_numpy().astype(np.int64)
-        overlap = label_overlap(days * 5 // 7, overlap)  # calendar days -> sessions
-    test = mean_test(rank_ic_T, overlap=overlap)
+    test = mean_test(rank_ic_T, overlap=realised_overlap(config, recent["session"]))
     limit = None if found is None else found.reference.mean
     base = (
         f"The mean rank IC of the {role} on {test.n} sessions is {test.mean:+.4f} (95% interval "

@@ -18,6 +18,7 @@ from pipelines.errors import PeerglassError, TrackingError
 from pipelines.files import write_text
 from pipelines.lake.schemas import schema
 from pipelines.nightly.alerts import send_alerts, write_metrics
+from pipelines.nightly.monitor.monitor import realised_overlap
 from pipelines.nightly.page import render_page
 from pipelines.nightly.play.decisions import Decisions, Desk
 from pipelines.nightly.play.describe import describe_night, night_document
@@ -113,7 +114,7 @@ def night_result(desk: Desk, night: Decisions, error: Exception | None) -> Night
     with _attempt(desk, "earlier nights", failed=failed):
         history = read_nights(desk.lake, desk.config.name).filter(pl.col("session") < night.session)
         promotions = alias_history(desk.lake, desk.config.name)
-    journal = night.journal
+    journal, realised = night.journal, night.tables.get("realised_ic", history.clear())
     warned = any(finding.level == "warn" for finding in night.findings)
     return NightResult(
         config=desk.config.name,
@@ -130,6 +131,7 @@ def night_result(desk: Desk, night: Decisions, error: Exception | None) -> Night
         promotions=promotions,
         error=None if error is None else _sentence(error),
         seconds={} if journal is None else journal.seconds,
+        overlap=realised_overlap(desk.config, realised["session"].unique().sort()),
     )
 
 

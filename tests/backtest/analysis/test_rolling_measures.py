@@ -9,6 +9,7 @@ import pytest
 import statsmodels.api as sm
 
 from backtest.analysis.rolling import monthly_returns, rolling_mean_ic, rolling_risk, rolling_window
+from backtest.inference.means import critical_value, mean_test, mean_test_lags
 from pipelines.pages.charts.books import rolling
 from pipelines.pages.figure import model_styles
 
@@ -136,3 +137,17 @@ def test_the_band_is_drawn_for_the_chosen_model_and_others_can_be_switched_on() 
     drawn = figures[0].traces[0]["y"][0]
     assert drawn == pytest.approx(risk["sharpe"][0] + 1.96 * risk["sharpe_error"][0], rel=1e-5)
     assert list(rolling(equity.clear(), ic.clear(), styles, ("a",), window=63, lags=0, year=252)) == []
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 5])
+def test_a_band_by_the_critical_value_covers_the_mean(horizon: int) -> None:
+    """Daily ICs without skill whose labels overlap, in windows of 20 sessions."""
+    shock_T = np.random.default_rng(0).normal(size=20_000)
+    ic_T = np.convolve(shock_T, np.ones(horizon), "valid")
+    dates = pl.date_range(dt.date(1900, 1, 1), dt.date(1999, 1, 1), eager=True).head(len(ic_T))
+    lags = mean_test_lags(20, horizon)
+    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": ic_T}), 20, lags).drop_nulls()
+    half_K = critical_value(20, lags) * frame["error"].to_numpy()
+    assert 0.04 < np.mean(np.abs(frame["rank_ic"].to_numpy()) > half_K) < 0.1
+    test = mean_test(ic_T[:20], overlap=horizon)
+    assert test.upper - test.mean == pytest.approx(half_K[0])

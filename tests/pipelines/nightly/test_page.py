@@ -139,3 +139,12 @@ def test_every_cell_of_the_last_nights_stands_under_its_title(tmp_path: Path) ->
     assert failed["warnings or error"] == "The source did not answer."
     assert warned["model"] == str(night_results.CHAMPION)
     assert (warned["signals"], warned["trades"], warned["seconds"]) == ("1,020", "84", "94")
+
+
+def test_long_labels_leave_no_band_of_the_realised_rank_ic(tmp_path: Path) -> None:
+    result = night_results.night(tmp_path)
+    pages = [render_page(replace(result, overlap=overlap)) for overlap in (1, 5, 6)]
+    assert all("means of 20 sessions, with a band of 95%." in page for page in pages[:2])
+    assert "too few for a band, because the labels of 6 sessions overlap." in pages[2]
+    shapes = [len(re.findall("<(?:path|polygon)[ >]", page)) for page in pages]
+    assert shapes[0] == shapes[1] == shapes[2] + 1
