@@ -1,0 +1,114 @@
+"""The linear term of a network is ridge's solution, and no step of the training changes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, fitted, options_of, panel
+
+from features.arrays import FloatArray, IntArray
+from models.batch import PanelTensors
+from models.fitting.fit import FitConfig, Fitted, NeuralFitted, fit, fit_stacked, refit
+from models.registry import MODELS
+from pipelines.config.load import check_config, model_settings
+
+RIDGE, TRAINED = (QUICK.model_copy(update={"linear_term": term}) for term in ("ridge", "trained"))
+WITHOUT = {"sector_mean", "kernel_regression", "tabm", "linear_portfolio_transformer"}
+WITH = [name for name in NEURAL if name not in WITHOUT]
+
+
+def term_of(model: Fitted) -> FloatArray:
+    """Weights and bias of the linear term, in the target's unit."""
+    assert isinstance(model, NeuralFitted)
+    assert model.module.linear_term is not None
+    weight, bias = (x.detach().double().numpy().ravel() for x in model.module.linear_term.parameters())
+    found: FloatArray = np.append(weight, bias) * float(model.module.target_scale)
+    return found
+
+
+def ridge_of(data: PanelTensors, lags: int, config: FitConfig = RIDGE, *, again: bool = False) -> FloatArray:
+    """Coefficients and intercept of the model ridge with the same sessions."""
+    options = options_of("ridge", {"lags": lags})
+    model = fit("ridge", options, data, TRAIN, VALID, fit_config=config, seed=0)
+    if again:
+        model = refit(model, data, TRAIN, VALID, fit_config=config, seed=0)
+    found: FloatArray = np.append(model.tensors()["coefficient_F"], model.tensors()["intercept"])
+    return found
+
+
+def lags_of(name: str) -> int:
+    """Days of the window that the linear term of a model with default options reads."""
+    own_days = {"mlp", "self_peer", "cross_peer", "portfolio_transformer"}
+    return int(getattr(options_of(name, SMALL[name]), "recent_days", 0)) if name in own_days else 0
+
+
+@pytest.mark.parametrize("name", WITH)
+def test_it_is_ridge_s_solution_and_stays(name: str) -> None:
+    data = panel()
+    model = fitted(name, data, config=RIDGE)
+    np.testing.assert_allclose(term_of(model), ridge_of(data, lags_of(name)), rtol=1e-5, atol=1e-8)
+    trained = term_of(fitted(name, data, config=TRAINED))
+    assert np.abs(trained - term_of(model)).max() > 1e-4
+    before = ridge_forecast(data, lags_of(name), TEST)
+    assert not np.allclose(model.forecast(data, TEST), before, equal_nan=True), "the other weights learn"
+
+
+def ridge_forecast(data: PanelTensors, lags: int, dates: IntArray) -> FloatArray:
+    model = fit("ridge", options_of("ridge", {"lags": lags}), data, TRAIN, VALID, fit_config=RIDGE, seed=0)
+    return model.forecast(data, dates).astype(np.float64)
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT & set(NEURAL)))
+def test_models_without_one_are_trained_as_before(name: str) -> None:
+    data = panel()
+    ours, theirs = fitted(name, data, config=RIDGE).tensors(), fitted(name, data, config=TRAINED).tensors()
+    assert all(np.array_equal(ours[key], theirs[key]) for key in ours)
+
+
+@pytest.mark.parametrize("loss", ["ic", "sharpe"])
+def test_losses_without_a_scale_train_it(loss: str) -> None:
+    data = panel()
+    ours, theirs = (
+        fitted("mlp", data, config=config.model_copy(update={"loss": loss})) for config in (RIDGE, TRAINED)
+    )
+    np.testing.assert_array_equal(term_of(ours), term_of(theirs))
+
+
+def test_a_refit_solves_it_on_all_sessions_with_the_penalty_of_the_first_fit() -> None:
+    data, options = panel(), options_of("gru", SMALL["gru"])
+    chosen = fitted("gru", data, config=RIDGE)
+    model = refit(chosen, data, TRAIN, VALID, fit_config=RIDGE, seed=0)
+    np.testing.assert_allclose(term_of(model), ridge_of(data, 0, again=True), rtol=1e-5, atol=1e-8)
+    assert np.abs(term_of(model) - term_of(chosen)).max() > 1e-6
+    assert options == model.options
+
+
+def test_seeds_that_are_trained_together_share_it() -> None:
+    data = panel()
+    stack = fit_stacked(
+        *("mlp", options_of("mlp", SMALL["mlp"]), data, TRAIN, VALID), fit_config=RIDGE, seeds=(0, 1)
+    )
+    for model in stack:
+        np.testing.assert_array_equal(term_of(model), term_of(fitted("mlp", data, config=RIDGE)))
+
+
+def test_only_settings_that_decide_make_another_fit() -> None:
+    assert RIDGE.deciding()["linear_term"] == "ridge"
+    ic = RIDGE.model_copy(update={"loss": "ic"})
+    assert "linear_term" not in TRAINED.deciding() | ic.deciding()
+
+
+def test_every_network_is_named_here() -> None:
+    assert set(WITH) | WITHOUT == set(NEURAL)
+    assert all(MODELS[name].kind == "neural" for name in WITH)
+
+
+def test_a_config_fixes_that_of_temporal_transformer_unless_it_says_otherwise(tiny: dict[str, Any]) -> None:
+    models: dict[str, Any] = {"temporal_transformer": {}, "mlp": {}}
+    config = check_config({**tiny, "fit": {"epochs": 2}, "models": models}, origin="tiny")
+    terms = {name: model_settings(config, name).fit.linear_term for name in models}
+    assert terms == {"temporal_transformer": "ridge", "mlp": "trained"}
+    config = check_config({**tiny, "fit": {"linear_term": "trained"}, "models": models}, origin="tiny")
+    assert model_settings(config, "temporal_transformer").fit.linear_term == "trained"
