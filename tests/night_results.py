@@ -59,6 +59,7 @@ def book(tickers: list[str]) -> pl.DataFrame:
             "book": ["long_short"] * n,
             "version": [str(CHAMPION)] * n,
             "weight": weight_N,
+            "decided": weight_N,
             "previous": previous_N,
             "trade": trade_N,
             "expected_cost": pl.Series(np.where(tradable_N, 1e-3 * np.abs(trade_N), np.nan)).fill_nan(None),

@@ -352,14 +352,16 @@ class Signals(dy.Schema):
 class Books(dy.Schema):
     """The book decided at the close of a session: one row per firm that is held or to be traded.
 
-    Weights, trades and costs are fractions of the NAV before the order is traded. ``trade`` is ``weight -
-    previous``. ``previous`` is the weight before this order is traded: what is held at the close, and at
-    delays of 2 or more what earlier orders will have added by then. ``expected_cost`` is null where the firm
-    cannot be traded. ``fill_sessions`` counts the sessions that the order takes under the participation cap:
-    0 without an order, null where the firm cannot be traded. ``bound`` names the limit that holds the weight
-    or the trade back, or why the firm cannot be traded; null if there is none. A trade below
-    ``nightly.account.min_trade`` is 0. ``price`` is the close as quoted, and ``shares`` the order at this
-    price, in whole lots if the execution has lots; both are null without a price.
+    Weights, trades and costs are fractions of the NAV before the order is traded. ``decided`` is the target
+    of the decision, from which the next one goes on, and null without a decision. ``weight`` is what the cash
+    pays of it, and ``trade`` is ``weight - previous``. ``previous`` is the weight before this order is
+    traded: what is held at the close, and at delays of 2 or more what earlier orders will have added by then.
+    ``expected_cost`` is null where the firm cannot be traded. ``fill_sessions`` counts the sessions that the
+    order takes under the participation cap: 0 without an order, null where the firm cannot be traded.
+    ``bound`` names the limit that holds the weight or the trade back, or why the firm cannot be traded; null
+    if there is none. A trade below ``nightly.account.min_trade`` is 0. ``price`` is the close as quoted, and
+    ``shares`` the order at this price, in whole lots if the execution has lots; both are null without a
+    price.
     """
 
     config, session, ticker = key_text(), key_date(), key_text()
@@ -367,7 +369,7 @@ class Books(dy.Schema):
     previous, trade, expected_cost = measure(), measure(), measure(nullable=True)
     fill_sessions, bound = dy.Int64(nullable=True, min=0), dy.String(nullable=True)
     tradable, created_at = dy.Bool(), stamp()
-    price, shares = measure(nullable=True), measure(nullable=True)
+    price, shares, decided = measure(nullable=True), measure(nullable=True), measure(nullable=True)
 
 
 class Holdings(dy.Schema):

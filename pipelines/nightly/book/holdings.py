@@ -176,7 +176,7 @@ class _Rolling:
         account: Mapping[str, Any] | None = None,
         whole: bool = False,
     ) -> None:
-        self._whole = whole  # whether trades that were too small for an order are made
+        self._whole = whole  # whether decisions are traded, and not the orders that they led to
         self._recorded, self._last, self._panel, self._rule = recorded, last, panel, rule
         self._day_T = panel.dates_T
         self._start = self._session(last)
@@ -365,10 +365,13 @@ class _Rolling:
         gone = pl.col("bound").eq_missing(NOT_IN_THE_DATA)
         known_then = set(rows.filter(gone)["ticker"])
         absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known_then)
+        if self._whole:  # the backtest cuts what it cannot pay for itself
+            decided_N = place(as_decided(rows), "decided", panel, renames)
+            return _Target(decided_N, 0.0, known=True, small_N=np.zeros(len(decided_N), dtype=np.bool_))
         weight_N = funded(place(rows, "weight", panel, renames), absent)
         blocked_N = place(rows.filter(~pl.col("tradable") & ~gone), "trade", panel, renames)
         small = rows.filter(pl.col("bound").eq_missing(TOO_SMALL)).with_columns(is_small=1.0)
-        small_N = (place(small, "is_small", panel, renames) > 0) & (not self._whole)
+        small_N = place(small, "is_small", panel, renames) > 0
         cut = max(-float(blocked_N.sum()), 0.0)
         return _Target(weight_N, cut, known=not rows.is_empty(), small_N=small_N)
 
@@ -428,6 +431,11 @@ def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) 
         if n is not None:
             out_N[n] += value
     return out_N
+
+
+def as_decided(rows: pl.DataFrame) -> pl.DataFrame:
+    """Fill the decided weights of one night; rows of nights before they were recorded have the orders'."""
+    return rows.with_columns(pl.coalesce("decided", "weight").alias("decided"))
 
 
 def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:

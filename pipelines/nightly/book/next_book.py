@@ -31,7 +31,15 @@ from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
 from pipelines.nightly.book.account import account_capital, book_sessions, real_account
-from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, TOO_SMALL, Held, Recorded, hold, place
+from pipelines.nightly.book.holdings import (
+    NOT_IN_THE_DATA,
+    TOO_SMALL,
+    Held,
+    Recorded,
+    as_decided,
+    hold,
+    place,
+)
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, follow
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
@@ -135,7 +143,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     panel, horizon = market.panel, config.label.horizon
     made, last_N = recorded.made, None
     if made.height:
-        last_N = place(recorded.of(made["session"][-1]), "weight", panel, recorded.renames)
+        last_N = place(as_decided(recorded.of(made["session"][-1])), "decided", panel, recorded.renames)
     rows = np.searchsorted(panel.dates_T, made["session"].to_numpy())
     rows = rows[rows > panel.n_sessions - 1 - horizon]  # earlier ones are not held any more
     held = slice(int(rows[0]) if len(rows) else panel.n_sessions - 1, panel.n_sessions)
@@ -198,6 +206,7 @@ def _rows(
         {
             "ticker": pl.Series(panel.tickers_N, dtype=pl.String),
             "weight": weight_N,
+            "decided": None if decided.weight_N is None else pl.Series(decided.weight_N),
             "previous": before.previous_N,
             "trade": trade_N,
             "expected_cost": pl.Series(estimates.cost_N).fill_nan(None),
@@ -207,16 +216,19 @@ def _rows(
             "price": pl.Series(price_N).fill_nan(None),
             "shares": pl.Series(shares_N).fill_nan(None),
             "held": before.weight_N,
-        }
+        },
+        schema_overrides={"decided": pl.Float64},
     )
     unrecorded = (pl.col("held") != 0) & (pl.col("bound") == DELISTED)  # a recorded delisting was paid out
     rows = rows.with_columns(pl.when(unrecorded).then(pl.lit(NO_PRICE)).otherwise("bound").alias("bound"))
     relevant = (pl.col("previous").abs() >= _DUST) | (pl.col("held").abs() >= _DUST)
-    rows = rows.filter(relevant | (pl.col("weight") != 0) | (pl.col("trade") != 0)).drop("held")
+    relevant |= pl.any_horizontal(pl.col("weight", "trade", "decided").fill_null(0.0) != 0)
+    rows = rows.filter(relevant).drop("held")
     absent = [  # a decision sells what the data do not have, but nothing says at which price
         {
             "ticker": ticker,
             "weight": 0.0 if decided.state == "made" else firm.weight,
+            "decided": 0.0 if decided.state == "made" else None,
             "previous": firm.weight,
             "trade": -firm.weight if decided.state == "made" else 0.0,
             "bound": NOT_IN_THE_DATA,

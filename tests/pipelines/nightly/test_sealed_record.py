@@ -53,6 +53,7 @@ def rows_of(config: Config, session: dt.date, number: int, now: dt.datetime) -> 
             "book": "top",
             "version": "run/ridge",
             "weight": trade,
+            "decided": trade,
             "previous": 0.0,
             "trade": trade,
             "expected_cost": 1e-4,

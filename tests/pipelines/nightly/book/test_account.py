@@ -33,6 +33,7 @@ from night_world import (
 )
 from places import ROOT
 
+from backtest.books.rules.top_k_drop import TopKDrop
 from features.panel.panel import to_panel
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -63,6 +64,11 @@ def demo(folder: Path, **account: object) -> Config:
     places = [f"lake={folder / 'lake'}", f"output={folder / 'runs'}", "universe.min_history=5"]
     places.append("backtest.books.long_short.quantiles=3")  # of twelve firms
     return load_config(ROOT / "configs" / "nightly_demo.yaml", [*places, *costs, *own])
+
+
+def of_backtest(config: Config, **changed: object) -> Config:
+    """Change settings of the backtest."""
+    return config.model_copy(update={"backtest": config.backtest.model_copy(update=changed)})
 
 
 def signals_of(world: World, sessions: list[dt.date], through: dt.date) -> pl.DataFrame:
@@ -220,13 +226,7 @@ def test_twenty_nights_with_fills_that_differ_from_the_orders(tmp_path: Path) ->
 def test_without_fills_a_season_is_the_backtest_of_its_signals(tmp_path: Path, price: str) -> None:
     world, lake, sessions = World(troubled=False), Lake(tmp_path / "lake"), DAYS[DAYS.index(FIRST) :]
     config = demo(tmp_path)
-    config = config.model_copy(
-        update={
-            "backtest": config.backtest.model_copy(
-                update={"execution": config.backtest.execution.model_copy(update={"price": price})}
-            )
-        }
-    )
+    config = of_backtest(config, execution=config.backtest.execution.model_copy(update={"price": price}))
     signals = signals_of(world, sessions, sessions[-1])
     for session in sessions:
         world.deliver(lake, session)
@@ -250,6 +250,43 @@ def test_without_fills_a_season_is_the_backtest_of_its_signals(tmp_path: Path, p
     np.testing.assert_allclose(by_firm["pnl"] / 1e6, expected["pnl"], atol=1e-9)
     assert profits["dividend"].abs().sum() > 0
     assert (book.nav_ledger_T[-1] - 1.0) ** 2 > 1e-8
+
+
+def test_a_book_that_continues_goes_on_from_its_decision_and_not_from_what_was_bought(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F02 is suspended and cannot be sold, so less of F03 is bought; one firm may be dropped every night."""
+    sessions, halted = NIGHTS[:5], NIGHTS[2:4]
+    ends = World.priced
+    monkeypatch.setattr(
+        World, "priced", lambda self, *of: ends(self, *of) and not (of[0] == "F02" and of[1] in halted)
+    )
+    world, lake = World(troubled=False), Lake(tmp_path / "lake")
+    liked = [["F00", "F01", "F02"]] * 2 + [["F03", "F00", "F01"]] + [["F06", "F07", "F00", "F01", "F03"]] * 2
+    rows = [
+        (day, firm, str(MODEL), 10.0 - firms.index(firm) if firm in firms else -float(n))
+        for day, firms in zip(sessions, liked, strict=True)
+        for n, firm in enumerate(FIRMS)
+        if world.priced(firm, day)
+    ]
+    signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
+    config = of_backtest(demo(tmp_path), books={"long_short": TopKDrop(kind="top_k_drop", k=3, n_drop=1)})
+    made = {}
+    for session in sessions:
+        world.deliver(lake, session)
+        made[session] = play(lake, config, session, signals.filter(pl.col("session") <= session)).rows
+    data = night_data(config, lake, sessions[-1], Progress())
+    signal_TN = to_panel(signals.rename({"session": "date"}), "signal", data.market.panel)
+    rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
+    (orders,) = book_orders(signal_TN, rows_T, data.market, config, config.label.delay)
+    for t, session in enumerate(sessions):
+        decided = dict(made[session].filter(pl.col("decided") != 0).select("ticker", "decided").iter_rows())
+        firms = np.flatnonzero(orders.target_TN[t])
+        assert decided == {data.market.panel.tickers_N[n]: orders.target_TN[t, n] for n in firms}
+    cut = made[sessions[2]].filter(ticker="F03").row(0, named=True)
+    assert cut["weight"] < cut["decided"] - 0.1
+    nav = orders.run(data.market.panel, keep_ledger=True).nav_ledger_T
+    np.testing.assert_allclose(lake.read("profits").sort("session")["backtest_nav"] / 1e6, nav, rtol=1e-9)
 
 
 def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: Path) -> None:
