@@ -58,6 +58,13 @@ def configured_capital(config: Config) -> float:
     return config.nightly.account.capital or config.backtest.capital or _CAPITAL
 
 
+def with_capital(config: Config, capital: float) -> Config:
+    """Return a config whose impact, cap, lots and least commission count from the account's capital."""
+    if config.backtest.capital is None:  # neither impact nor cap
+        return config
+    return config.model_copy(update={"backtest": config.backtest.model_copy(update={"capital": capital})})
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Real:
     """The account of a file, from row ``first`` of the panel; firms without data stand behind the panel's."""

@@ -30,7 +30,7 @@ from pipelines.errors import DataError
 from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
-from pipelines.nightly.book.account import account_capital, book_sessions, real_account
+from pipelines.nightly.book.account import account_capital, book_sessions, real_account, with_capital
 from pipelines.nightly.book.holdings import (
     NOT_IN_THE_DATA,
     TOO_SMALL,
@@ -73,10 +73,11 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     decided = _decide(config, book, data.market, follow(signals, recorded.renames), recorded, due)
     rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
     capital = account_capital(config, data.lake)
+    configured, config = config, with_capital(config, capital)
     real = real_account(config, data, recorded, capital)
     actual = None if real is None else real.actual
     before = hold(recorded, panel, data.tables.get("securities"), rule, delay=delay, actual=actual)
-    booked = book_sessions(config, data, recorded, before, real)
+    booked = book_sessions(configured, data, recorded, before, real)
     rows, cut = _rows(config, name, data, before, decided)
     key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
 

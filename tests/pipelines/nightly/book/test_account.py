@@ -32,6 +32,7 @@ from night_world import (
     play,
 )
 from places import ROOT
+from polars.testing import assert_frame_equal
 
 from backtest.books.rules.top_k_drop import TopKDrop
 from features.panel.panel import to_panel
@@ -314,6 +315,33 @@ def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: P
     assert profits["nav"][-1] != pytest.approx(profits["backtest_nav"][-1], rel=1e-9), (
         "the backtest makes them"
     )
+
+
+def test_cap_impact_lots_and_commissions_are_of_the_capital_of_the_account(tmp_path: Path) -> None:
+    """The account has 100 million; the backtest has as much, less, or less from the second night on."""
+    world, large, small, outcomes = World(troubled=False), 1e8, 1e6, []
+    for name, capital, backtest in (
+        ("one", None, (large, large)),
+        ("two", large, (small, small)),
+        ("three", None, (large, small)),
+    ):
+        own = {} if capital is None else {"capital": capital}
+        config, lake = demo(tmp_path / name, **own), Lake(tmp_path / name / "lake")
+        costs = config.backtest.costs.model_copy(update={"commission_min": 1000.0})
+        execution = config.backtest.execution.model_copy(update={"lot": 100})
+        for session, amount in zip(NIGHTS[:2], backtest, strict=True):
+            world.deliver(lake, session)
+            settings = of_backtest(config, costs=costs, execution=execution, capital=amount)
+            made = play(lake, settings, session, signals_of(world, NIGHTS, session))
+        found = [one.check for one in made.findings if one.check == "capital"]
+        assert found == (["capital"] if name == "three" else []), "the config has another capital"
+        outcomes.append([one.drop("created_at") for one in (made.rows, made.positions, made.profits)])
+    rows, positions, _ = outcomes[0]
+    assert (rows["fill_sessions"] > 1).any(), "the cap binds"
+    assert (positions.filter(pl.col("bought") != 0)["fee"] >= 1000.0 - 1e-6).all()
+    for others in outcomes[1:]:
+        for expected, found_ in zip(outcomes[0], others, strict=True):
+            assert_frame_equal(found_, expected)
 
 
 @pytest.mark.parametrize(
