@@ -21,6 +21,7 @@ from backtest.accounts.accounting import Account, Course, roll_forward
 from backtest.accounts.market import GONE, TRADABLE, BookMarket
 from backtest.accounts.result import ledger_frame
 from backtest.books.decisions import funded
+from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
@@ -127,16 +128,18 @@ def replay(
 def market_of_nights(panel: Panel, securities: pl.DataFrame | None) -> BookMarket:
     """Prepare the market that nights trade in, which pays out only where a delisting is recorded.
 
-    A firm that is silent for long is still held.
+    A firm that is silent for long is still held, at its last value.
     """
     market = book_market(panel, slice(0, panel.n_sessions))
     recorded_N = np.isin(panel.tickers_N, list(_delistings(securities)))
     presumed_N: BoolArray = panel.delisted_TN.any(axis=0) & ~recorded_N
     if not presumed_N.any():
         return market
-    state_TN = market.state_TN.copy()
-    state_TN[panel.delisted_TN & presumed_N] &= np.uint8(255 - GONE)
-    return BookMarket(market.value_TN, state_TN)
+    value_TN, state_TN = market.value_TN.copy(), market.state_TN.copy()
+    silent_TN = panel.delisted_TN & presumed_N
+    value_TN[silent_TN] = np.nan
+    state_TN[silent_TN] &= np.uint8(255 - GONE)
+    return BookMarket(frozen(carry(value_TN)), state_TN)
 
 
 def _cash(panel: Panel, nav: float = 1.0) -> Held:

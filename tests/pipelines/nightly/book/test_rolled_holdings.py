@@ -30,6 +30,7 @@ def panel(
     closes: Mapping[str, Sequence[float | None]],
     securities: pl.DataFrame | None = None,
     gaps: Sequence[int] = (),
+    rule: DelistingRule = DelistingRule(),  # noqa: B008  # frozen
     **events: Mapping[tuple[str, int], float],
 ) -> Panel:
     """Prices by firm; ``split_ratio`` and ``dividend`` by firm and session; ``gaps`` are missing sessions."""
@@ -49,7 +50,7 @@ def panel(
     frame = pl.DataFrame(prices, schema_overrides={"close": pl.Float64})
     blank = [pl.lit(None, dtype=pl.Float64).alias(one) for one in PRICE_COLUMNS if one not in frame.columns]
     missing = rows("gaps", *({"date": DAYS[t], "ticker": one} for t in gaps for one in closes))
-    return build_panel(frame.with_columns(blank), securities, gaps=missing)
+    return build_panel(frame.with_columns(blank), securities, gaps=missing, delisting_rule=rule)
 
 
 def rows(table: str, *given: dict[str, Any]) -> pl.DataFrame:
@@ -135,6 +136,16 @@ def test_a_silent_firm_is_held_until_its_ending_is_recorded() -> None:
     assert weights(market, paid) == {}
     assert paid.nav == pytest.approx(0.8)
     assert paid.events == ("A was delisted and paid 30.00% of NAV.",)
+
+
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_silent_firm_keeps_its_last_value_whatever_a_presumed_delisting_pays(resumes: bool) -> None:
+    rule = DelistingRule(unknown_return=-0.3)
+    market = panel({"A": [100.0] * 11 + [None] * 25 + [100.0] * resumes, "B": [10.0] * 37}, rule=rule)
+    assert market.delisted_TN[35].tolist() == [True, False]
+    held = hold(recorded(position("A", 0.5)), market, None, rule, delay=1)
+    assert held.nav == 1.0
+    assert weights(market, held) == {"A": 0.5}
 
 
 def test_a_firm_that_the_source_withdrew_is_held_at_its_last_value() -> None:
