@@ -460,19 +460,24 @@ def _findings(  # noqa: PLR0917  # what was booked, and from what
             f"the {capital:,.0f} that it began with. For another capital, start under another name.",
         )
     if real is not None:
-        yield from _fill_findings(data, recorded, positions.filter(pl.col("session") == data.session))
+        yield from _fill_findings(data, recorded, positions.filter(pl.col("session") == data.session), real)
 
 
-def _fill_findings(data: NightData, recorded: Recorded, booked: pl.DataFrame) -> Iterator[NightFinding]:
+def _fill_findings(
+    data: NightData, recorded: Recorded, booked: pl.DataFrame, real: Real
+) -> Iterator[NightFinding]:
     """Compare tonight's fills with the orders that were to be filled tonight."""
     days = data.market.panel.dates_T.astype("datetime64[D]").tolist()
     ordered: dict[str, float] = {}
     if recorded.last is not None:
-        delay = int(recorded.accounts["delay"][-1])
-        rows = recorded.of(days[max(len(days) - 1 - delay, 0)]).filter(pl.col("tradable"))
+        at = max(len(days) - 1 - int(recorded.accounts["delay"][-1]), 0)
+        split_N = real.prices.split_TN[at + 1 - real.first :].prod(axis=0)
+        split = dict(zip(real.tickers, split_N.tolist(), strict=True))
+        rows = recorded.of(days[at]).filter(pl.col("tradable"))
         for ticker, session, shares in rows.select("ticker", "session", "shares").drop_nulls().iter_rows():
             if shares:
-                ordered[newest_ticker(ticker, session, recorded.renames)] = shares
+                name = newest_ticker(ticker, session, recorded.renames)
+                ordered[name] = shares * split.get(name, 1.0)
     filled = dict(booked.filter(pl.col("bought") != 0).select("ticker", "bought").iter_rows())
     missing = [one for one in ordered if one not in filled]
     partly = [one for one in ordered if one in filled and abs(filled[one] - ordered[one]) > _WHOLE]

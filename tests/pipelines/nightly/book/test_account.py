@@ -344,6 +344,25 @@ def test_cap_impact_lots_and_commissions_are_of_the_capital_of_the_account(tmp_p
             assert_frame_equal(found_, expected)
 
 
+def test_a_split_between_order_and_fill_makes_no_other_size(tmp_path: Path) -> None:
+    world, lake, path = World(troubled=False), Lake(tmp_path / "lake"), tmp_path / "fills.csv"
+    config, fills = demo(tmp_path, fills=path), list[Fill]()
+    before, day = NIGHTS[1:3]
+    assert day == SPLIT_ON
+    rows = [(one, firm, str(MODEL), -float(n)) for one in (before, day) for n, firm in enumerate(FIRMS)]
+    signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
+    for session in (before, day):
+        world.deliver(lake, session)
+        write(path, fills, session)
+        made = play(lake, config, session, signals.filter(pl.col("session") <= session))
+        for ticker, shares in made.rows.filter(pl.col("shares") != 0).select("ticker", "shares").iter_rows():
+            count = shares * (2.0 if ticker == SPLIT else 1.0)
+            fills.append(Fill(day, ticker, count, world.close[ticker][day], 0.0, day))
+    assert SPLIT in made.positions["ticker"].to_list()
+    (finding,) = [one for one in made.findings if one.check == "fills"]
+    assert finding.level == "ok", finding.sentence
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [
