@@ -372,10 +372,12 @@ class _Rolling:
             decided_N = place(as_decided(rows), "decided", panel, renames)
             return _Target(decided_N, 0.0, known=True, small_N=np.zeros(len(decided_N), dtype=np.bool_))
         weight_N = funded(place(rows, "weight", panel, renames), absent)
-        blocked_N = place(rows.filter(~pl.col("tradable") & ~gone), "trade", panel, renames)
-        small = rows.filter(pl.col("bound").eq_missing(TOO_SMALL)).with_columns(is_small=1.0)
-        small_N = place(small, "is_small", panel, renames) > 0
-        cut = max(-float(blocked_N.sum()), 0.0)
+        small = pl.col("bound").eq_missing(TOO_SMALL)
+        lacks = pl.when(small).then(pl.col("weight") - pl.col("previous")).otherwise("trade")
+        rows = rows.with_columns(small=small.cast(pl.Float64), lacks=lacks)
+        small_N = place(rows, "small", panel, renames) > 0
+        blocked = rows.filter((~pl.col("tradable") | small) & ~gone)
+        cut = max(-float(place(blocked, "lacks", panel, renames).sum()), 0.0)
         return _Target(weight_N, cut, known=not rows.is_empty(), small_N=small_N)
 
     def _continued(self, account: Account, first: int, last: int, orders: Mapping[int, _Target]) -> Course:

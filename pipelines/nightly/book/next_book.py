@@ -87,7 +87,8 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
 
     version = signals.sort("session")["version"][-1]
     rows = of_night(Books, rows.with_columns(book=pl.lit(name), version=pl.lit(version)))
-    holdings = of_night(Holdings, _holdings(data, before))
+    kept = 0.0 if decided.state == "made" else config.nightly.account.min_trade
+    holdings = of_night(Holdings, _holdings(data, before, kept))
     terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
     if decided.state != "made" and recorded.last is not None:
         terms = recorded.accounts["terms"][-1]  # without a new order, those of the last one go on
@@ -188,9 +189,14 @@ def _rows(
         target_N = funded(decided.weight_N, before.absent_weight)
     estimates = estimate(target_N - before.previous_N)
     stuck_N = ~estimates.tradable_N
-    weight_N = affordable(target_N, before.previous_N, stuck_N, before.absent_weight)
-    trade_N = weight_N - before.previous_N
-    small_N = (np.abs(trade_N) < config.nightly.account.min_trade) & (np.abs(trade_N) >= _DUST)
+    small_N = np.zeros_like(stuck_N)
+    while True:
+        weight_N = affordable(target_N, before.previous_N, stuck_N | small_N, before.absent_weight)
+        trade_N = weight_N - before.previous_N
+        below_N = (np.abs(trade_N) < config.nightly.account.min_trade) & (np.abs(trade_N) >= _DUST)
+        if not (below_N & ~small_N).any():
+            break
+        small_N |= below_N  # they pay for no purchase, which can make others too small
     trade_N[small_N] = 0.0
     estimates = estimate(trade_N)
     bound_N = bounds(config.backtest.books[name], weight_N, estimates, panel.group_TN[-1])
@@ -241,13 +247,13 @@ def _rows(
     return rows, float((target_N - weight_N).sum())
 
 
-def _holdings(data: NightData, before: Held) -> pl.DataFrame:
-    """Return the rows of the table ``holdings``."""
+def _holdings(data: NightData, before: Held, least: float) -> pl.DataFrame:
+    """Return the rows of the table ``holdings``, without what is open below ``least``."""
     at_close = pl.DataFrame(
         {
             "ticker": pl.Series(data.market.panel.tickers_N, dtype=pl.String),
             "weight": before.weight_N,
-            "open": before.open_N,
+            "open": np.where(np.abs(before.open_N) < least, 0.0, before.open_N),
             "since": pl.Series(before.since_N).cast(pl.Date),
             "growth": before.growth_N,
         }

@@ -35,6 +35,7 @@ from places import ROOT
 from polars.testing import assert_frame_equal
 
 from backtest.books.rules.top_k_drop import TopKDrop
+from backtest.books.rules.top_k_long_only import TopKLongOnly
 from features.panel.panel import to_panel
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
@@ -361,6 +362,58 @@ def test_a_split_between_order_and_fill_makes_no_other_size(tmp_path: Path) -> N
     assert SPLIT in made.positions["ticker"].to_list()
     (finding,) = [one for one in made.findings if one.check == "fills"]
     assert finding.level == "ok", finding.sentence
+
+
+def test_small_trades_pay_for_no_purchase_and_are_not_made_later(tmp_path: Path) -> None:
+    """F05 to F09 rise above their targets by less than min_trade, and F11 replaces F10 with what F10 pays."""
+    world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path, min_trade=0.02)
+    sessions, free = NIGHTS[:4], {"half_spread_bps": 0.0, "commission_bps": 0.0}
+    book = {"long_short": TopKLongOnly(kind="top_k_long_only", k=6, rebalance_every=2)}
+    config = of_backtest(config, books=book, costs=config.backtest.costs.model_copy(update=free))
+    for firm in FIRMS:
+        rises = FIRMS[5] <= firm <= FIRMS[9]
+        world.close[firm] = {day: 110.0 if rises and day >= sessions[2] else 100.0 for day in DAYS}
+    liked = [FIRMS[5:11]] * 2 + [[*FIRMS[5:10], FIRMS[11]]] * 2
+    rows = [
+        (day, firm, str(MODEL), (2.0 if firm in firms else -2.0) + 0.01 * n)
+        for day, firms in zip(sessions, liked, strict=True)
+        for n, firm in enumerate(FIRMS)
+    ]
+    signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
+    made = {}
+    for session in sessions:
+        world.deliver(lake, session)
+        made[session] = play(lake, config, session, signals.filter(pl.col("session") <= session))
+    orders = made[sessions[2]].rows
+    assert orders.filter(bound="below min_trade")["ticker"].to_list() == FIRMS[5:10]
+    assert (orders["previous"] + orders["trade"]).sum() <= 1.0 + 1e-12, "no purchase is made on credit"
+    booked = made[sessions[3]].positions.filter(pl.col("bought") != 0)
+    sent = orders.filter(pl.col("shares") != 0)
+    assert booked["ticker"].to_list() == sent["ticker"].to_list() == [FIRMS[10], FIRMS[11]]
+    np.testing.assert_allclose(booked["bought"], sent["shares"], rtol=1e-12)
+
+
+def test_what_a_night_drops_of_an_open_order_is_not_filled_later(tmp_path: Path) -> None:
+    world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path, min_trade=0.02)
+    free = {"half_spread_bps": 0.0, "commission_bps": 0.0, "impact_coefficient": 0.0}
+    book = {"long_short": TopKLongOnly(kind="top_k_long_only", k=6, rebalance_every=20)}
+    costs = config.backtest.costs.model_copy(update=free)
+    config = of_backtest(config, books=book, costs=costs, capital=1e8)
+    for firm in FIRMS:
+        world.close[firm] = dict.fromkeys(DAYS, 50.0)
+    rows = [(day, firm, str(MODEL), 6.0 - abs(n - 6)) for day in NIGHTS for n, firm in enumerate(FIRMS)]
+    signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
+    ordered: list[float] = []
+    for at, session in enumerate(NIGHTS[:6]):
+        world.deliver(lake, session)
+        made = play(lake, config, session, signals.filter(pl.col("session") <= session))
+        if at > 0:  # the cap fills 5% of NAV
+            expected = min(ordered[-1], 1e8 * 0.05 / 50.0)
+            bought = made.positions.filter(ticker=FIRMS[6], session=session)["bought"].sum()
+            assert bought == pytest.approx(expected, rel=1e-9), session
+        ordered += made.rows.filter(ticker=FIRMS[6])["shares"].to_list()
+    assert ordered[2] > 0.0
+    assert ordered[3:] == [0.0] * 3, "1.7% of NAV are left"
 
 
 @pytest.mark.parametrize(
