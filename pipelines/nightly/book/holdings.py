@@ -35,6 +35,7 @@ from pipelines.results.books import book_costs, book_execution, book_market
 
 NOT_IN_THE_DATA = "not in the data"  # what binds a held firm that the source does not deliver any more
 TOO_SMALL = "below min_trade"  # what binds a trade that is not an order
+_NO_LEDGER = ledger_frame(np.empty((0, 10)))
 _UNCHANGED = 1e-12  # relative change of a number of units below which a position was not traded
 
 
@@ -114,7 +115,7 @@ def hold(
 def replay(
     recorded: Recorded, panel: Panel, securities: pl.DataFrame | None, rule: DelistingRule
 ) -> tuple[int, Course]:
-    """Backtest the decisions of all nights from cash, on tonight's data and the terms of the last order.
+    """Backtest the decisions of all nights from cash, on tonight's data and each under its recorded terms.
 
     ``recorded`` holds the books of all nights that made a decision. Trades below `min_trade` are made.
     Returned are the row of the first night in the panel, and the course from its close.
@@ -208,8 +209,17 @@ class _Rolling:
         """Trade all orders up to tonight from cash; the row of the first night, and the course from it."""
         zero_N = np.zeros(self._panel.n_firms)
         orders = {at: self._target(night) for at, night in self._orders()}
-        cash = Account(zero_N, zero_N, self._nav)
-        return self._start, self._continued(cash, self._start, self._panel.n_sessions - 1, orders)
+        course = Course(Account(zero_N, zero_N, self._nav), np.array([self._nav]), _NO_LEDGER)
+        accounts = self._recorded.accounts
+        changed = accounts.filter(pl.col("terms").ne_missing(pl.col("terms").shift(1)))
+        last_ = [*map(self._session, changed["session"][1:]), self._panel.n_sessions - 1]
+        first = self._start
+        for terms, last in zip(changed["terms"], last_, strict=True):
+            part = self._continued(course.account, first, last, orders, terms)
+            ledger = part.ledger.with_columns(pl.col("session") + (first - self._start))
+            nav_T = np.concatenate([course.nav_T, part.nav_T[1:]])
+            course, first = Course(part.account, nav_T, pl.concat([course.ledger, ledger])), last
+        return self._start, course
 
     def to_tonight(self, delay: int, actual: Actual | None) -> Held:
         """Continue the account to tonight, and to the moment before tonight's order is traded."""
@@ -380,10 +390,17 @@ class _Rolling:
         cut = max(-float(place(blocked, "lacks", panel, renames).sum()), 0.0)
         return _Target(weight_N, cut, known=not rows.is_empty(), small_N=small_N)
 
-    def _continued(self, account: Account, first: int, last: int, orders: Mapping[int, _Target]) -> Course:
-        """Continue an account; sessions after tonight have tonight's prices."""
+    def _continued(
+        self,
+        account: Account,
+        first: int,
+        last: int,
+        orders: Mapping[int, _Target],
+        terms: str | None = None,
+    ) -> Course:
+        """Continue an account, by default under the last terms; sessions to come have tonight's prices."""
         if first == last:
-            return Course(account, np.array([account.nav]), ledger_frame(np.empty((0, 10))))
+            return Course(account, np.array([account.nav]), _NO_LEDGER)
         rows = np.minimum(np.arange(first, last + 1), self._panel.n_sessions - 1)
         target_TN, cut_T = np.full((len(rows), self._panel.n_firms), np.nan), np.zeros(len(rows))
         state_TN, small_N = self._market.state_TN[rows], np.zeros(self._panel.n_firms, dtype=np.bool_)
@@ -394,16 +411,16 @@ class _Rolling:
                 later_TN[:] = self._market.state_TN[rows[at - first :]]
                 later_TN[:, small_N] &= np.uint8(255 - TRADABLE)
         market = BookMarket(self._market.value_TN[rows], state_TN)
-        try:  # costs and execution that the last order is traded under, as they were recorded with it
-            terms = BacktestConfig.model_validate(json.loads(self._account["terms"]))
+        try:  # costs and execution that orders are traded under, as they were recorded with them
+            settings = BacktestConfig.model_validate(json.loads(terms or self._account["terms"]))
         except ValueError as error:
             raise DataError(
                 f"The terms of the order of {self._last} in the table accounts cannot be read "
                 f"({one_line(error)}); restore the table, or start again from cash under another name."
             ) from None
         span = slice(first, last + 1)
-        costs = book_costs(terms, self._panel, span)
-        execution = book_execution(terms, self._panel, span, 1)
+        costs = book_costs(settings, self._panel, span)
+        execution = book_execution(settings, self._panel, span, 1)
         course = roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
         end = replace(course.account, open_N=np.where(small_N, 0.0, course.account.open_N))
         return replace(course, account=end)

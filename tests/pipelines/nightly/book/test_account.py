@@ -364,6 +364,20 @@ def test_a_split_between_order_and_fill_makes_no_other_size(tmp_path: Path) -> N
     assert finding.level == "ok", finding.sentence
 
 
+def test_costs_that_change_leave_the_backtest_of_earlier_nights_alone(tmp_path: Path) -> None:
+    world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path)
+    dear = of_backtest(config, costs=config.backtest.costs.model_copy(update={"half_spread_bps": 50.0}))
+    for at, session in enumerate(NIGHTS[:6]):
+        world.deliver(lake, session)
+        settings = config if at < 3 else dear
+        play(lake, settings, session, signals_of(world, NIGHTS, session))
+    profits = lake.read("profits").sort("session")
+    assert profits["fee"][-1] > 2.0 * profits["fee"][2]
+    np.testing.assert_allclose(profits["backtest_nav"], profits["nav"], rtol=1e-9)
+    positions = lake.read("positions")
+    np.testing.assert_allclose(positions["backtest_pnl"], positions["pnl"], atol=1e-9 * 1e6)
+
+
 def test_small_trades_pay_for_no_purchase_and_are_not_made_later(tmp_path: Path) -> None:
     """F05 to F09 rise above their targets by less than min_trade, and F11 replaces F10 with what F10 pays."""
     world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path, min_trade=0.02)
