@@ -21,7 +21,7 @@ from backtest.books.book import (
 from backtest.books.schedules import Schedule, calendar, every_session
 from features.arithmetic.rolling import rolling_std
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
-from features.panel.cleaned import as_known, not_yet_known, without_wrong_rows
+from features.panel.cleaned import as_known, not_yet_known
 from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
 
@@ -99,9 +99,9 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
 ) -> BookInputs:
     past = None
     if "returns" in book.needs:
-        clean = without_wrong_rows(panel)
-        past = PastReturns(daily_return(clean)[: held.stop], held.start, panel.periods_per_year)
-        if clean is not panel:
+        return_TN = as_known(panel, daily_return, hindsight=True)
+        past = PastReturns(return_TN[: held.stop], held.start, panel.periods_per_year)
+        if len(panel.wrong.session_K):
             past = replace(past, delivered_SN=daily_return(panel), not_known_SN=not_yet_known(panel))
     risk = None
     if "risk" in book.needs:

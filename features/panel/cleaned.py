@@ -1,48 +1,59 @@
-"""A panel without its wrong rows, for statistics of the past that decisions and costs use.
+"""Series of the past without wrong rows, for statistics that decisions and costs use.
 
 A wrong price is known to be one when the next price of the firm shows it, so `as_known` leaves it in until
-then. Features read the prices as delivered. Shape suffixes: T sessions, N firms.
+then. Features read the prices as delivered. Shape suffixes: T sessions, N firms, n firms with wrong rows.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
-from features.arrays import BoolArray, FloatArray, frozen
+from features.arrays import BoolArray, FloatArray, IntArray, frozen
 from features.panel.derived import cached
 from features.panel.holding import earned_index
 from features.panel.panel import NO_ROWS, Panel
 
 
-def without_wrong_rows(panel: Panel) -> Panel:
-    """Leave out wrong prices, as if nothing had traded, and the moves into rows in another unit.
+def as_known(panel: Panel, compute: Callable[[Panel], FloatArray], *, hindsight: bool = False) -> FloatArray:
+    """Compute a causal series of each firm by itself, without the wrong rows that are known at the close.
 
-    Prices, except for those as quoted, stay in the unit before; the total return index is the
-    `features.panel.holding.earned_index`. A panel without wrong rows is returned itself.
+    A wrong price counts as no trade, and after a row in another unit, prices other than those as quoted stay
+    in the unit before. With ``hindsight`` wrong prices are left out before they are known as well. What
+    ``compute`` uses are prices, volume and the total return index.
     """
+    delivered_TN = compute(panel)
     if not len(panel.wrong.session_K):
-        return panel
+        return delivered_TN
+    firms_n, part = cached(panel, as_known, lambda: _without_wrong_rows(panel))
+    out_TN, clean_Tn = delivered_TN.copy(), compute(part)
+    if not hindsight:
+        clean_Tn = np.where(not_yet_known(panel)[:, firms_n], delivered_TN[:, firms_n], clean_Tn)
+    out_TN[:, firms_n] = clean_Tn
+    return out_TN
 
-    def compute() -> Panel:
-        wrong, index_TN = panel.wrong, earned_index(panel)
-        scale_TN = np.full_like(index_TN, np.nan)
-        np.divide(index_TN, panel.total_return_index_TN, out=scale_TN, where=panel.traded_TN)
-        scale_TN[wrong.session_K[wrong.price_K], wrong.firm_K[wrong.price_K]] = np.nan
-        changed: dict[str, Any] = {}
-        for name in ("close_TN", "open_TN", "high_TN", "low_TN"):
-            bar_TN: FloatArray | None = getattr(panel, name)
-            changed[name] = None if bar_TN is None else frozen(bar_TN * scale_TN)
-        return replace(
-            panel,
-            **changed,
-            raw_close_TN=frozen(np.where(np.isnan(scale_TN), np.nan, panel.raw_close_TN)),
-            total_return_index_TN=index_TN,
-            wrong=NO_ROWS,
-        )
 
-    return cached(panel, without_wrong_rows, compute)
+def _without_wrong_rows(panel: Panel) -> tuple[IntArray, Panel]:
+    """Return the firms with wrong rows, and their part of the panel without these rows."""
+    wrong, index_TN = panel.wrong, earned_index(panel)
+    firms_n = np.unique(wrong.firm_K)
+    changed: dict[str, Any] = {}
+    for field in fields(panel):
+        array = getattr(panel, field.name)
+        if field.name.endswith("_TN") and array is not None:
+            changed[field.name] = array[:, firms_n]
+    with np.errstate(invalid="ignore"):  # 0 / 0, worth nothing
+        scale_Tn = index_TN[:, firms_n] / changed["total_return_index_TN"]
+    scale_Tn[wrong.session_K[wrong.price_K], np.searchsorted(firms_n, wrong.firm_K[wrong.price_K])] = np.nan
+    for name in ("close_TN", "open_TN", "high_TN", "low_TN"):
+        if name in changed:
+            changed[name] = changed[name] * scale_Tn
+    changed["raw_close_TN"] = np.where(np.isnan(changed["close_TN"]), np.nan, changed["raw_close_TN"])
+    changed["total_return_index_TN"] = index_TN[:, firms_n]
+    changed = {name: frozen(np.ascontiguousarray(array)) for name, array in changed.items()}
+    tickers = tuple(panel.tickers_N[n] for n in firms_n)
+    return firms_n, replace(panel, **changed, tickers_N=tickers, wrong=NO_ROWS)
 
 
 def not_yet_known(panel: Panel) -> BoolArray:
@@ -56,10 +67,3 @@ def not_yet_known(panel: Panel) -> BoolArray:
         return frozen(out_TN)
 
     return cached(panel, not_yet_known, compute)
-
-
-def as_known(panel: Panel, compute: Callable[[Panel], FloatArray]) -> FloatArray:
-    """Compute a causal series of each firm by itself, without the wrong rows that are known at the close."""
-    if not len(panel.wrong.session_K):
-        return compute(panel)
-    return np.where(not_yet_known(panel), compute(panel), compute(without_wrong_rows(panel)))

@@ -26,7 +26,7 @@ from backtest.look_ahead.returns import session_returns
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import BoolArray, FloatArray
 from features.panel.asof import SHARE_COUNT
-from features.panel.cleaned import as_known, without_wrong_rows
+from features.panel.cleaned import as_known
 from features.panel.derived import cached, column
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
@@ -155,11 +155,9 @@ class Benchmarks:
             )
         from features.library.characteristics.amounts import market_equity
 
-        def size(panel: Panel) -> FloatArray:
-            unit_TN = panel.close_TN / self._market.panel.close_TN  # of rows in another unit; else 1
-            return market_equity(panel) * unit_TN
-
-        return as_known(self._market.panel, size)
+        panel = self._market.panel
+        unit_TN = as_known(panel, lambda known: known.close_TN) / panel.close_TN  # 1 but for another unit
+        return market_equity(panel) * unit_TN
 
 
 def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:
@@ -290,7 +288,7 @@ def _price_limits(
             days_T = panel.dates_T
             first = 0 if since is None else int(np.searchsorted(days_T, np.datetime64(since)))
             limit_TN[first:, column[ticker]] = limit
-    raw_TN, wrong = without_wrong_rows(panel).raw_close_TN, panel.wrong
+    raw_TN, wrong = as_known(panel, lambda known: known.raw_close_TN, hindsight=True), panel.wrong
     splits_TN, reference_TN = panel.statements.splits_TN, np.full_like(raw_TN, np.nan)
     unsplit_TN = raw_TN * splits_TN
     reinvested_TN = panel.close_TN / unsplit_TN  # what dividends have added to the adjusted close

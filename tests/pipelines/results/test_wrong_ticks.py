@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 import numpy as np
 import polars as pl
@@ -12,7 +13,8 @@ from random_markets import DAYS, random_tables
 from backtest.books.book import Book
 from backtest.books.decisions import book_targets
 from backtest.books.rules.quantile_long_short import QuantileLongShort
-from features.panel.cleaned import without_wrong_rows
+from features.panel.cleaned import as_known
+from features.panel.derived import daily_return
 from features.panel.panel import Panel, WrongRows, build_panel
 from pipelines.config.sections import BacktestConfig
 from pipelines.results.books import book_costs, book_execution
@@ -105,11 +107,14 @@ def test_decisions_forget_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Pa
     assert np.abs(before[known:] - after[known:]).max() > 0.05
 
 
-def test_a_market_without_wrong_rows_is_itself(panels: tuple[Panel, Panel, Panel]) -> None:
-    assert without_wrong_rows(panels[1]) is panels[1]
-    clean, missing = without_wrong_rows(panels[0]), panels[2]
+def test_series_without_wrong_rows(panels: tuple[Panel, Panel, Panel]) -> None:
+    flagged, delivered, missing = panels
+    assert as_known(delivered, daily_return) is daily_return(delivered)
     for name in ("open_TN", "high_TN", "low_TN", "close_TN", "raw_close_TN", "total_return_index_TN"):
-        np.testing.assert_array_equal(getattr(clean, name), getattr(missing, name), err_msg=name)
+        clean_TN = as_known(flagged, operator.attrgetter(name), hindsight=True)
+        np.testing.assert_array_equal(clean_TN, getattr(missing, name), err_msg=name)
+        known_TN = as_known(flagged, operator.attrgetter(name))
+        np.testing.assert_array_equal(known_TN[:NEXT], getattr(delivered, name)[:NEXT], err_msg=name)
 
 
 def test_a_limit_is_unknown_on_a_row_in_another_unit(panels: tuple[Panel, Panel, Panel]) -> None:
