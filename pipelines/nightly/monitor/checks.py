@@ -217,7 +217,7 @@ class _Checks:
     def firm_files(self) -> Iterator[NightFinding]:
         """Name the tickers of the book's files that are no firm of the data."""
         for sentence in unmatched_tickers(self.config.backtest, self.panel):
-            yield NightFinding("firm files", "ok", sentence)
+            yield NightFinding("firm_files", "ok", sentence)
 
     def flags(self) -> Iterator[NightFinding]:
         """Count the rows that quality rules flag on sessions since the last night."""

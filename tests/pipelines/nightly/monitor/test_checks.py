@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -224,3 +225,18 @@ def test_rewritten_inputs_are_named(market: tuple[Config, Lake]) -> None:
     assert finding.level == "warn"
     assert "inputs signal differs" in finding.sentence
     assert str(days[0]) in finding.sentence
+
+
+def test_tickers_of_a_file_that_are_not_in_the_data_are_named(
+    market: tuple[Config, Lake], tmp_path: Path
+) -> None:
+    config, lake = market
+    lake.upsert("prices", rows(sessions()[-1:]))
+    fees = tmp_path / "fees.csv"
+    fees.write_text("ticker,bps_per_year\nF01,30\nTYPO,900\n")
+    costs = config.backtest.costs.model_copy(update={"borrow_file": str(fees)})
+    backtest = config.backtest.model_copy(update={"costs": costs})
+    config = config.model_copy(update={"backtest": backtest})
+    said = "1 ticker is in backtest.costs.borrow_file, but not in the data: TYPO."
+    assert checked(config)["firm_files"].sentence == said
+    assert said in night_of(config, sessions()[-1]).market.notes
