@@ -9,6 +9,7 @@ K factors.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,12 +115,14 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
 
 
 def residualise_factors(
-    values_TN: FloatArray, inside_TN: BoolArray, estimates: tuple[Estimate, ...]
+    values_TN: FloatArray, inside_TN: BoolArray, estimates: tuple[Estimate, ...], sessions: int = 1
 ) -> FloatArray:
     r"""Compute the residual returns of each date after a cross-sectional regression on the factor loadings.
 
     ``e = y - a - S Q f`` with ``a, f`` minimising ``sum(((y - a) / s - Q f)^2)``: a regression with intercept
     across the date's firms, on their loadings Q, in units of each firm's standard deviation s (S = diag(s)).
+    For a and f, not for e, ``y / s`` is clipped at four standard deviations of a return over ``sessions``:
+    ``4 sqrt(sessions)``.
 
     Parameters
     ----------
@@ -129,6 +132,8 @@ def residualise_factors(
         Firms to include.
     estimates : tuple of Estimate
         In order of ``start``; a date uses the latest one that has started.
+    sessions : int
+        Sessions of the panel that each return spans.
 
     Returns
     -------
@@ -138,6 +143,7 @@ def residualise_factors(
     """
     require_shape("the mask of firms", inside_TN, values_TN.shape)
     out_TN = np.full(values_TN.shape, np.nan)
+    limit = _OUTLIER * math.sqrt(sessions)
     ends = [*(one.start for one in estimates[1:]), len(values_TN)]
     for one, end in zip(estimates, ends, strict=False):
         # columns of the regression: the intercept, then the loadings
@@ -156,7 +162,7 @@ def residualise_factors(
                 size_K[size_K == 0] = 1.0
                 inverse_KK = np.linalg.pinv(gram_KK / np.outer(size_K, size_K), rcond=1e-10, hermitian=True)
             y_n = y_L[known_L]
-            z_n = np.clip(y_n / deviation_n, -_OUTLIER, _OUTLIER)
+            z_n = np.clip(y_n / deviation_n, -limit, limit)
             f_K = inverse_KK @ (columns_nK.T @ z_n / size_K) / size_K
             out_TN[t, one.firms_L[known_L]] = y_n - deviation_n * (columns_nK @ f_K)
     return out_TN

@@ -108,9 +108,10 @@ def add_features(
         channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
     factors = config.label.residualise_factors
     on_target = (_RESIDUAL.format(factors, "" if factors == 1 else "s"),) if factors else ()
+    spans = {config.label.horizon: labels[config.label.delay], **market.shorter_labels}
     target_TN, *path = (
-        make_target(label_TN, universe_TN, panel, config.label)
-        for label_TN in (labels[config.label.delay], *market.shorter_labels.values())
+        make_target(label_TN, universe_TN, panel, config.label, horizon)
+        for horizon, label_TN in spans.items()
     )
     return Dataset(
         panel=panel,
@@ -157,16 +158,17 @@ def require_groups(panel: Panel, config: Config) -> None:
 
 
 def make_target(
-    label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig
+    label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig, horizon: int
 ) -> Float32Array:
     """Compute the target of fitting: the label, residualised, transformed within the date, and clipped.
 
+    ``horizon`` is that of ``label_TN``: the label's own or a shorter one.
     With ``label.residualise_factors`` a firm without loadings gets its deviation from the date's mean,
     because the others lose that mean as well; dates before the first factors keep the label.
     """
     if label.residualise_factors:
         estimates = statistical_factors(panel, label.residualise_factors)
-        residual_TN = residualise_factors(label_TN, universe_TN, estimates)
+        residual_TN = residualise_factors(label_TN, universe_TN, estimates, horizon)
         with_factors_T1 = np.isfinite(residual_TN).any(axis=1, keepdims=True)
         mean_T1 = row_mean(np.where(universe_TN, label_TN, np.nan))
         other_TN = np.where(with_factors_T1, label_TN - mean_T1, label_TN)

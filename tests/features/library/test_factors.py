@@ -69,24 +69,27 @@ def test_residual_returns_remove_common_factors_only(planted: Planted) -> None:
     assert abs(np.corrcoef((left_TN / scale_N).ravel(), (common_TN[rows] / scale_N).ravel())[0, 1]) < 0.2
 
 
-def test_label_residuals_with_missing_firms(planted: Planted) -> None:
-    panel = planted[0]
+@pytest.mark.parametrize("sessions", [1, 5, 21])
+def test_label_residuals_with_missing_firms(planted: Planted, sessions: int) -> None:
+    """The size of labels grows with the root of their span; few of them are outliers."""
+    panel, growth = planted[0], np.sqrt(sessions)
     rng = np.random.default_rng(0)
     inside_TN = rng.random((T, N)) < 0.8
     estimates = statistical_factors(panel, 2)
     one = estimates[-1]
     # a label made of factors, a constant, and a residual orthogonal to both within the date
     label_TN, own_TN = np.full((T, N), np.nan), np.full((T, N), np.nan)
-    label_TN[:, one.firms_L] = 0.001 + one.deviation_L * (rng.normal(0, 0.3, (T, 2)) @ one.loadings_LK.T)
+    factor_TK = rng.normal(0, 0.3 * growth, (T, 2))
+    label_TN[:, one.firms_L] = 0.001 + one.deviation_L * (factor_TK @ one.loadings_LK.T)
     for t in range(T):
         here_L = inside_TN[t, one.firms_L]
         firms = one.firms_L[here_L]
         design = np.column_stack((1.0 / one.deviation_L, one.loadings_LK))[here_L]
-        drawn = rng.normal(0, 0.5, len(firms))
+        drawn = rng.normal(0, 0.8 * growth, len(firms))
         own = drawn - design @ np.linalg.lstsq(design, drawn, rcond=None)[0]
         own_TN[t, firms] = own * one.deviation_L[here_L]
         label_TN[t, firms] += own_TN[t, firms]
-    left_TN = residualise_factors(label_TN, inside_TN, (one,))
+    left_TN = residualise_factors(label_TN, inside_TN, (one,), sessions)
     assert np.isnan(left_TN[: one.start]).all()
     assert (np.isfinite(left_TN[one.start :]) == inside_TN[one.start :]).all()
     np.testing.assert_allclose(left_TN[one.start :], own_TN[one.start :], rtol=0, atol=1e-12)

@@ -302,3 +302,32 @@ def test_the_target_of_a_firm_without_loadings_is_its_return_minus_the_mean_of_t
             np.testing.assert_allclose(made.target_TN[t, known], expected, atol=1e-7)
             compared += len(known)
     assert compared > 20, "some firms must be too young for loadings"
+
+
+def test_targets_of_every_horizon_are_residuals_of_a_regression_of_the_labels(
+    tiny_config: Config, tiny_tables: dict[str, pl.DataFrame]
+) -> None:
+    update = {"transform": "raw", "residualise_factors": 1, "horizon": 21, "shorter_horizons": (1, 5)}
+    label = tiny_config.label.model_copy(update=update)
+    made = build_dataset(tiny_tables, tiny_config.model_copy(update={"label": label}))
+    estimates, n_sessions = statistical_factors(made.panel, 1), made.panel.n_sessions
+    assert made.path_TNK is not None
+    of_horizons = {21: (made.labels[label.delay], made.target_TN)}
+    for k, (horizon, label_TN) in enumerate(made.shorter_labels.items()):
+        of_horizons[horizon] = label_TN, made.path_TNK[:, :, k]
+    for horizon, (label_TN, target_TN) in of_horizons.items():
+        gaps, size = [], []
+        for one, end in zip(estimates, [e.start for e in estimates[1:]] + [n_sessions], strict=True):
+            for t in range(one.start, end):
+                here_L = made.universe_TN[t, one.firms_L] & np.isfinite(label_TN[t, one.firms_L])
+                firms, deviation_n = one.firms_L[here_L], one.deviation_L[here_L]
+                if len(firms) < 4:
+                    continue
+                design = np.column_stack((1.0 / deviation_n, one.loadings_LK[here_L]))
+                found = np.linalg.lstsq(design, label_TN[t, firms] / deviation_n, rcond=None)[0]
+                expected = label_TN[t, firms] - deviation_n * (design @ found)
+                gaps.append(target_TN[t, firms] - expected)
+                size.append(expected)
+        assert len(size) > 100
+        # not 0: outliers are clipped before the regression
+        assert np.concatenate(gaps).std() < 0.1 * np.concatenate(size).std(), horizon
