@@ -174,16 +174,21 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
                 f"The column {name} has no date in {signals[name].null_count():,} rows; give each the cutoff "
                 "of the model that made it."
             )
-    twice = signals.filter(signals.select(_KEY).is_duplicated())
-    if twice.height:
-        day, ticker = twice.select(_KEY).row(0)
-        raise DataError(f"{ticker} appears more than once on {day}; keep one row per firm and date.")
+    _refuse_twice(signals)
     for name in names:
         if signals[name].is_infinite().any():
             raise DataError(
                 f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
             )
     return signals.sort(_KEY)
+
+
+def _refuse_twice(rows: pl.DataFrame) -> None:
+    """Refuse two rows of a firm on a date."""
+    twice = rows.filter(rows.select(_KEY).is_duplicated())
+    if twice.height:
+        day, ticker = twice.select(_KEY).row(0)
+        raise DataError(f"{ticker} appears more than once on {day}; keep one row per firm and date.")
 
 
 def _cutoffs(frame: pl.DataFrame) -> list[str]:
@@ -237,10 +242,13 @@ def _from_pandas(frame: pd.DataFrame | pd.Series[float], what: str) -> pl.DataFr
 def price_rows(prices: Frame) -> pl.DataFrame:
     """Read a frame of closes, or of the lake's columns of prices, as rows of the table ``prices``.
 
+    A date on which no firm has a close is no session, in either form.
+
     Raises
     ------
     DataError
-        If the frame has neither form, or a close is not above 0.
+        If the frame has neither form, a firm appears twice on a date, a close is not above 0, or there is
+        none.
 
     Examples
     --------
@@ -256,12 +264,46 @@ def price_rows(prices: Frame) -> pl.DataFrame:
     else:
         rows = read_frame(prices, "prices").rename({"value": "close"})
     absent = [pl.lit(None, pl.Float64).alias(name) for name in PRICE_COLUMNS if name not in rows.columns]
-    rows = rows.with_columns(absent).select(PRICE_COLUMNS)
+    rows = rows.with_columns(absent).select(PRICE_COLUMNS).with_columns(_known("close"))
+    _refuse_twice(rows)
+    rows = _on_sessions(rows)
     wrong = rows.filter(pl.col("close") <= 0)
     if wrong.height:
         day, ticker, close = wrong.select("date", "ticker", "close").row(0)
         raise DataError(f"The price of {ticker} on {day} is {close:g}; give one above 0, or null for none.")
     return rows
+
+
+def _known(column: str) -> pl.Expr:
+    """A column as float64, null where there is no number."""
+    return pl.col(column).cast(pl.Float64).fill_nan(None)
+
+
+def _on_sessions(rows: pl.DataFrame) -> pl.DataFrame:
+    """Drop rows without a close; their splits and dividends stay, or move to the next date with a close.
+
+    A dividend is per share after its own split, so one that moves is divided by the splits that follow it.
+    """
+    traded = pl.col("close").is_not_null()
+    ratio, paid = _known("split_ratio").fill_null(1.0), _known("dividend").fill_null(0.0)
+    sessions = rows.filter(traded).select("date").unique().sort("date")
+    if sessions.is_empty():
+        raise DataError("The prices have no close at all: give one above 0 for each firm and session.")
+    kept = rows.filter(traded | (ratio != 1.0) | (paid != 0.0))
+    if kept.join(sessions, on="date", how="anti").is_empty():
+        return kept
+    kept = kept.sort("date").join_asof(sessions.with_columns(session="date"), on="date", strategy="forward")
+    others = pl.exclude("date", "ticker", "session", "split_ratio", "dividend")
+    moved = (
+        kept.drop_nulls("session")
+        .group_by("session", "ticker", maintain_order=True)
+        .agg(
+            others.last(),
+            split_ratio=ratio.product(),
+            dividend=(paid * ratio.cum_prod()).sum() / ratio.product(),
+        )
+    )
+    return moved.rename({"session": "date"}).select(rows.columns)
 
 
 def price_panel(prices: Frame) -> Panel:

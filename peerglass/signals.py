@@ -365,7 +365,7 @@ def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callab
     settings["source"] = {**settings["source"], "prices": place}
     given = settings.get("backtest", {})
     if isinstance(given, Mapping) and "books" not in given:
-        size = book_sizes(int(np.median(rows.group_by("date").len()["len"].to_numpy())))
+        size = book_sizes(int(np.median(rows.drop_nulls("close").group_by("date").len()["len"].to_numpy())))
         long_short = {"kind": "quantile_long_short", "quantiles": size["quantiles"]}
         books = {"long_short": long_short, "long_only": {"kind": "top_k_long_only", "k": size["k"]}}
         settings["backtest"] = {**given, "books": books}

@@ -64,6 +64,48 @@ def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
     assert found[0] == pytest.approx(np.mean(by_hand), abs=1e-12)
 
 
+def on_calendar_days(x_TN: np.ndarray) -> pl.DataFrame:
+    """Closes in long form: a row for each firm on each calendar day."""
+    days = pl.DataFrame({"date": pl.date_range(DAYS[0], DAYS[-1], eager=True)})
+    rows = days.join(wide(x_TN).fill_nan(None), on="date", how="left")
+    return rows.unpivot(index="date", variable_name="ticker", value_name="close")
+
+
+def test_dates_without_any_close_are_no_sessions_in_either_form() -> None:
+    close_TN = CLOSE_TN.copy()
+    close_TN[20] = close_TN[30:33, 2] = close_TN[:, 5] = np.nan
+    as_wide, long = wide(close_TN).fill_nan(None), on_calendar_days(close_TN)
+    expected = peerglass.forecast_metrics(wide(SIGNAL_TN), as_wide)
+    daily = peerglass.run_book(wide(SIGNAL_TN), as_wide).daily
+    assert daily.height == T - 1
+    for prices in (long, long.to_pandas()):
+        found = peerglass.forecast_metrics(wide(SIGNAL_TN), prices)
+        for figure in ("ic", "ic_t", "rank_ic", "n_dates", "n_pairs"):
+            assert getattr(found, figure) == getattr(expected, figure), figure
+        assert peerglass.run_book(wide(SIGNAL_TN), prices).daily.equals(daily)
+
+
+def test_splits_and_dividends_of_dates_without_a_close_count_on_the_next_session() -> None:
+    """By hand: a dividend and two splits on a weekend give the return of holding the shares."""
+    monday = next(t for t in range(5, T) if DAYS[t].weekday() == 0)
+    saturday, sunday = (DAYS[monday] - dt.timedelta(days=days) for days in (2, 1))
+    last, close = CLOSE_TN[monday - 1, 0], CLOSE_TN[monday, 0]
+    events = [(saturday, "F00", 2.0, 0.3), (sunday, "F00", 5.0, 0.0), (DAYS[monday], "F00", 1.0, 0.1)]
+    events.append((DAYS[-1] + dt.timedelta(days=1), "F00", 2.0, 0.0))
+    given = pl.DataFrame(events, schema=["date", "ticker", "split_ratio", "dividend"], orient="row")
+    rows = on_calendar_days(CLOSE_TN).join(given, on=["date", "ticker"], how="full", coalesce=True)
+    found = peerglass.features(rows, {"rise": "close / delay(close, 1) - 1"})
+    assert found["date"].n_unique() == T
+    firm = found.filter(pl.col("ticker") == "F00")
+    cash = 2 * 0.3 + 10 * 0.1  # of one share
+    assert firm.filter(date=DAYS[monday])["rise"][0] == pytest.approx(
+        (10 * close + cash) / last - 1, rel=1e-5
+    )
+    plain = peerglass.features(wide(CLOSE_TN), {"rise": "close / delay(close, 1) - 1"})
+    assert found.filter(pl.col("ticker") != "F00").equals(plain.filter(pl.col("ticker") != "F00"))
+    assert peerglass.features(rows.sort("close"), {"rise": "close / delay(close, 1) - 1"}).equals(found)
+
+
 def test_given_labels_are_used_instead_of_prices() -> None:
     found = peerglass.forecast_metrics(wide(SIGNAL_TN), label=wide(0.5 * SIGNAL_TN))
     assert found.ic == pytest.approx(1.0)
@@ -110,6 +152,7 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
         (lambda s, p: peerglass.forecast_metrics(s.rows(), p), "list; pass a frame"),
         (lambda s, p: peerglass.forecast_metrics(_twice(s), p), "two columns 'F00'"),
         (lambda s, p: peerglass.forecast_metrics(_levels(s), p), "3 levels"),
+        (lambda s, p: peerglass.forecast_metrics(s, p.clear()), "prices have no close at all"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(
