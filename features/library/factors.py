@@ -48,7 +48,8 @@ class Estimate:
     deviation_L
         Standard deviation of their returns, a fraction per day.
     loadings_LK
-        Loadings of the standardised returns, orthonormal, the strongest factor first.
+        Loadings of the standardised returns, orthonormal over the firms of the factors, the strongest factor
+        first.
     """
 
     start: int
@@ -76,24 +77,29 @@ def statistical_factors(panel: Panel, count: int) -> tuple[Estimate, ...]:
     -----
     A firm is included if it has returns on at least half of the window's sessions. Missing returns are set to
     the firm's mean, and returns are clipped at four standard deviations. An estimate depends only on rows
-    ``start-252..start-1``.
+    ``start-252..start-1``. Of a universe with a list, the factors are those of the firms that have been on it
+    by then (`Panel.members_TN`), and the loadings of other firms those of their returns on these factors.
     """
     if count < 1:
         msg = f"The number of statistical factors is {count}; it must be at least 1."
         raise ValueError(msg)
 
     def estimate() -> tuple[Estimate, ...]:
-        r_TN = daily_return(panel)
+        r_TN, among_TN = daily_return(panel), panel.members_TN
         month_T = panel.dates_T.astype("datetime64[M]")
         starts = np.flatnonzero(month_T[1:] != month_T[:-1]) + 1
         with one_blas_thread():
-            every = [_estimate(r_TN, int(start), count) for start in starts if start >= WINDOW // 2]
+            every = [
+                _estimate(r_TN, int(start), count, None if among_TN is None else among_TN[start - 1])
+                for start in starts
+                if start >= WINDOW // 2
+            ]
         return tuple(one for one in every if one is not None)
 
     return cached(panel, (statistical_factors, count), estimate)
 
 
-def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
+def _estimate(r_TN: FloatArray, start: int, count: int, among_N: BoolArray | None) -> Estimate | None:
     r_WN = r_TN[max(0, start - WINDOW) : start]
     live_N = np.isfinite(r_WN).sum(axis=0) >= max(2, len(r_WN) // 2)
     firms_L = np.flatnonzero(live_N)
@@ -101,21 +107,32 @@ def _estimate(r_TN: FloatArray, start: int, count: int) -> Estimate | None:
     deviation_L = np.nanstd(r_WL, axis=0)
     moving_L = deviation_L > _FLAT
     firms_L, r_WL, deviation_L = firms_L[moving_L], r_WL[:, moving_L], deviation_L[moving_L]
-    kept = min(count, len(firms_L) // FIRMS_PER_FACTOR)
+    among_L = np.ones(len(firms_L), dtype=np.bool_) if among_N is None else among_N[firms_L]
+    kept = min(count, int(among_L.sum()) // FIRMS_PER_FACTOR)
     if not kept:
         return None
-    z_WL = (r_WL - np.nanmean(r_WL, axis=0)) / deviation_L
-    z_WL = np.clip(np.nan_to_num(z_WL, nan=0.0), -_OUTLIER, _OUTLIER)
+    every_WL = (r_WL - np.nanmean(r_WL, axis=0)) / deviation_L
+    every_WL = np.clip(np.nan_to_num(every_WL, nan=0.0), -_OUTLIER, _OUTLIER)
+    z_WL = every_WL if among_L.all() else every_WL[:, among_L]
     if z_WL.shape[1] <= z_WL.shape[0]:
-        loadings_LK = np.linalg.eigh(z_WL.T @ z_WL).eigenvectors[:, : -kept - 1 : -1]
+        values_L, vectors_LL = np.linalg.eigh(z_WL.T @ z_WL)
+        values_K, loadings_LK = values_L[: -kept - 1 : -1], vectors_LL[:, : -kept - 1 : -1]
     else:  # the same loadings from the smaller matrix, W x W
         values_W, vectors_WW = np.linalg.eigh(z_WL @ z_WL.T)
-        loadings_LK = z_WL.T @ vectors_WW[:, : -kept - 1 : -1] / np.sqrt(values_W[: -kept - 1 : -1])
+        values_K = values_W[: -kept - 1 : -1]
+        loadings_LK = z_WL.T @ vectors_WW[:, : -kept - 1 : -1] / np.sqrt(values_K)
+    if not among_L.all():  # for the firms above these are their own loadings again
+        loadings_LK = every_WL.T @ (z_WL @ loadings_LK) / values_K
     return Estimate(start, firms_L, deviation_L, loadings_LK)
 
 
 def residualise_factors(
-    values_TN: FloatArray, inside_TN: BoolArray, estimates: tuple[Estimate, ...], sessions: int = 1
+    values_TN: FloatArray,
+    inside_TN: BoolArray,
+    estimates: tuple[Estimate, ...],
+    sessions: int = 1,
+    *,
+    among_TN: BoolArray | None = None,
 ) -> FloatArray:
     r"""Compute the residual returns of each date after a cross-sectional regression on the factor loadings.
 
@@ -134,6 +151,8 @@ def residualise_factors(
         In order of ``start``; a date uses the latest one that has started.
     sessions : int
         Sessions of the panel that each return spans.
+    among_TN : ndarray of bool, shape (T, N), optional
+        Firms that the regression is fitted to; by default all that are included.
 
     Returns
     -------
@@ -149,9 +168,10 @@ def residualise_factors(
         # columns of the regression: the intercept, then the loadings
         columns_LK = np.column_stack((1.0 / one.deviation_L, one.loadings_LK))
         y_DL = values_TN[one.start : end, one.firms_L]
-        known_DL = inside_TN[one.start : end, one.firms_L] & np.isfinite(y_DL)
+        shown_DL = inside_TN[one.start : end, one.firms_L] & np.isfinite(y_DL)
+        known_DL = shown_DL if among_TN is None else shown_DL & among_TN[one.start : end, one.firms_L]
         before_L = None
-        for t, y_L, known_L in zip(range(one.start, end), y_DL, known_DL, strict=True):
+        for t, y_L, known_L, shown_L in zip(range(one.start, end), y_DL, known_DL, shown_DL, strict=True):
             if known_L.sum() < 2 * columns_LK.shape[1]:
                 continue
             # the regression is prepared anew where the firms are not those of the date before
@@ -164,7 +184,11 @@ def residualise_factors(
             y_n = y_L[known_L]
             z_n = np.clip(y_n / deviation_n, -limit, limit)
             f_K = inverse_KK @ (columns_nK.T @ z_n / size_K) / size_K
-            out_TN[t, one.firms_L[known_L]] = y_n - deviation_n * (columns_nK @ f_K)
+            if among_TN is None:
+                out_TN[t, one.firms_L[known_L]] = y_n - deviation_n * (columns_nK @ f_K)
+            else:
+                explained_n = one.deviation_L[shown_L] * (columns_LK[shown_L] @ f_K)
+                out_TN[t, one.firms_L[shown_L]] = y_L[shown_L] - explained_n
     return out_TN
 
 
@@ -174,7 +198,8 @@ def factor_residual(panel: Panel, count: int) -> FloatArray:
     Parameters
     ----------
     panel : Panel
-        The data, or a tile of them (`features.panel.derived`). The factors are always those of all firms.
+        The data, or a tile of them (`features.panel.derived`). The factors are those of all firms, or of the
+        firms that have been on the universe's list.
     count : int
         As in `statistical_factors`.
 
@@ -187,7 +212,8 @@ def factor_residual(panel: Panel, count: int) -> FloatArray:
 
     def compute() -> FloatArray:
         r_TN = daily_return(full)
-        return residualise_factors(r_TN, np.isfinite(r_TN), statistical_factors(full, count))
+        estimates = statistical_factors(full, count)
+        return residualise_factors(r_TN, np.isfinite(r_TN), estimates, among_TN=full.members_TN)
 
     e_TN = cached(full, (factor_residual, count), compute)
     return e_TN if panel is full else e_TN[:, np.searchsorted(full.tickers_N, panel.tickers_N)]

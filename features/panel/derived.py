@@ -121,7 +121,7 @@ def daily_return(panel: Panel) -> FloatArray:
 
 
 def market_return(panel: Panel) -> FloatArray:
-    """Compute the equal-weight mean of the day's returns over all firms that traded, shape (T, 1)."""
+    """Compute the equal-weight mean of the day's returns over the firms of `market_mean`, shape (T, 1)."""
     return market_mean(panel, daily_return)
 
 
@@ -166,6 +166,7 @@ def market_mean(
 ) -> FloatArray:
     """Average a series over all firms with a known value, session by session, shape (T, 1); NaN without any.
 
+    Of a universe with a list, over those that have been on it up to t (`Panel.members_TN`).
     Of a tile the mean is over all firms as well. ``series`` takes the panel and the further arguments, and
     computes (T, N) for each firm by itself. It must be a module-level function, because its identity is part
     of the cache key.
@@ -201,6 +202,7 @@ def _means(
 ) -> FloatArray:
     """Average a series by session, or by session and group (with at least two values), over all firms.
 
+    Where the universe has a list, these are the firms that have been on it up to t (`Panel.members_TN`).
     Firms are added in column order and those without a value are skipped, so they do not affect the rounding.
     """
     full = full_panel(panel)
@@ -215,7 +217,10 @@ def _means(
         def values(firms: slice) -> tuple[FloatArray, IntArray]:
             tile = take_firms(full, firms, frozenset({"close", "group"}))
             group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
-            return series(tile, *args, **kwargs), group_Tn
+            x_Tn = series(tile, *args, **kwargs)
+            if tile.members_TN is not None:
+                x_Tn = np.where(tile.members_TN, x_Tn, np.nan)
+            return x_Tn, group_Tn
 
         for x_Tn, group_Tn in map_in_order(values, firm_blocks(full.n_sessions, full.n_firms)):
             add_by_group(frozen(x_Tn), frozen(group_Tn), total_TS, count_TS)

@@ -94,6 +94,9 @@ class Panel:
     universe_TN: BoolArray | None = None
     """The universe as of t, which operators across firms compare (`features.library.expressions`). None: all
     firms that traded."""
+    members_TN: BoolArray | None = None
+    """Firms that have been members of the universe's list up to t, whose means features compare with. A firm
+    that joins later is in the data because it does, so its past is not in a mean before. None: no list."""
 
     @property
     def n_sessions(self) -> int:

@@ -79,7 +79,7 @@ def universe(panel: Panel, rule: UniverseRule, membership: pl.DataFrame | None =
         median_TN = median_dollar_volume(panel, rule.dollar_volume_window)
         member_TN &= median_TN >= rule.min_dollar_volume
     if membership is not None:
-        member_TN &= _members(membership, panel.dates_T, panel.tickers_N)
+        member_TN &= members(membership, panel.dates_T, panel.tickers_N)
     return member_TN
 
 
@@ -92,7 +92,8 @@ def universe_messages(panel: Panel, rule: UniverseRule) -> tuple[str, ...]:
     return ()
 
 
-def _members(membership: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...]) -> BoolArray:
+def members(membership: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, ...]) -> BoolArray:
+    """Return the members of every session, as in `universe`."""
     if "universe" in membership.columns and membership["universe"].n_unique() > 1:
         names = ", ".join(map(str, membership["universe"].unique().sort()))
         raise ValueError(f"The membership table has several universes ({names}): filter it to one.")

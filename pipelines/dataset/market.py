@@ -13,7 +13,7 @@ from features.arrays import BoolArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule
 from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
-from features.panel.universe import decision_sessions, universe, universe_messages
+from features.panel.universe import decision_sessions, members, universe, universe_messages
 from pipelines.config.schema import Config
 from pipelines.dataset.firm_files import unmatched_tickers
 from pipelines.errors import ConfigError, DataError
@@ -61,8 +61,17 @@ def build_market(
                 "securities table; add it, choose another features.group_by, or remove 'sector' from neutral "
                 "and max_sector_net from limits."
             )
-    universe_TN = universe(panel, config.universe, _membership(tables, config))
-    panel = replace(panel, universe_TN=frozen(universe_TN.copy()), newest_tickers=newest_tickers or {})
+    membership = _membership(tables, config)
+    universe_TN = universe(panel, config.universe, membership)
+    members_TN = None
+    if membership is not None:
+        members_TN = frozen(np.maximum.accumulate(members(membership, panel.dates_T, panel.tickers_N)))
+    panel = replace(
+        panel,
+        universe_TN=frozen(universe_TN.copy()),
+        members_TN=members_TN,
+        newest_tickers=newest_tickers or {},
+    )
     universe_TN &= decision_sessions(panel.dates_T, config.label.forecast_frequency)[:, None]
     if not universe_TN.any():
         raise DataError(

@@ -294,3 +294,30 @@ def test_forgotten_series_are_computed_again_with_the_same_values(panel: Panel) 
     again = daily_return(panel)
     assert again is not before
     np.testing.assert_array_equal(again, before)
+
+
+def test_who_joins_the_universe_later_changes_no_feature_of_its_members_before() -> None:
+    """Firms are in a lake because they join one day, so their rise until then was in the means of others."""
+    tables, join = simulated_tables(), 700
+    whole = build_panel(tables["prices"], tables["securities"], tables["fundamentals"])
+    members_TN = np.ones((whole.n_sessions, whole.n_firms), dtype=np.bool_)
+    members_TN[:join, 3::5] = False
+    joiners, kept = whole.tickers_N[3::5], np.flatnonzero(members_TN[0])
+    few = build_panel(
+        *(tables[name].filter(~pl.col("ticker").is_in(joiners)) for name in ("prices", "securities")),
+        tables["fundamentals"].filter(~pl.col("ticker").is_in(joiners)),
+    )
+    few = replace(few, members_TN=np.ones((few.n_sessions, few.n_firms), dtype=np.bool_))
+    ours = replace(whole, members_TN=members_TN)
+    every = {**CHARACTERISTICS, **CHANNELS}
+    changed, unknown = set(), set()
+    for name in (name for name, entry in every.items() if entry.needs <= whole.fields):
+        given_TN, blind_TN = every[name].compute(ours), every[name].compute(whole)
+        expected_TN = every[name].compute(few)[:join]
+        np.testing.assert_allclose(given_TN[:join, kept], expected_TN, rtol=1e-6, atol=1e-9, err_msg=name)
+        if not np.allclose(given_TN[:join, kept], blind_TN[:join, kept], equal_nan=True):
+            changed.add(name)
+        if (np.isfinite(blind_TN) & ~np.isfinite(given_TN))[:, 3::5].mean() > 0.01:
+            unknown.add(name)  # a firm has its own history when it joins
+    assert {"group_return_126", "beta_252", "factor_residual_2", "factor_residual"} <= changed
+    assert not unknown
