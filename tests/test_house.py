@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,3 +65,16 @@ def test_a_file_has_at_most_600_lines_and_documents_its_public_names(path: Path)
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             assert ast.get_docstring(node), f"{node.name} has no docstring"
+
+
+def test_importing_computes_nothing_with_polars() -> None:
+    """Its threads would be missing in a process that is forked later, which then waits for them for ever."""
+    code = (
+        "import os, pipelines.audit.command, pipelines.cli.main, pipelines.stages, pipelines.train.tune\n"
+        "import pipelines.nightly.play.telling\n"
+        "print([open(f'/proc/self/task/{t}/comm').read().strip() for t in os.listdir('/proc/self/task')])"
+    )
+    if not Path("/proc/self/task").is_dir():
+        pytest.skip("the system does not list threads in /proc")
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "polars-0" not in done.stdout

@@ -35,7 +35,6 @@ from pipelines.results.books import book_costs, book_execution, book_market
 
 NOT_IN_THE_DATA = "not in the data"  # what binds a held firm that the source does not deliver any more
 TOO_SMALL = "below min_trade"  # what binds a trade that is not an order
-_NO_LEDGER = ledger_frame(np.empty((0, 10)))
 _UNCHANGED = 1e-12  # relative change of a number of units below which a position was not traded
 
 
@@ -209,7 +208,7 @@ class _Rolling:
         """Trade all orders up to tonight from cash; the row of the first night, and the course from it."""
         zero_N = np.zeros(self._panel.n_firms)
         orders = {at: self._target(night) for at, night in self._orders()}
-        course = Course(Account(zero_N, zero_N, self._nav), np.array([self._nav]), _NO_LEDGER)
+        course = Course(Account(zero_N, zero_N, self._nav), np.array([self._nav]), _no_ledger())
         accounts = self._recorded.accounts
         changed = accounts.filter(pl.col("terms").ne_missing(pl.col("terms").shift(1)))
         last_ = [*map(self._session, changed["session"][1:]), self._panel.n_sessions - 1]
@@ -400,7 +399,7 @@ class _Rolling:
     ) -> Course:
         """Continue an account, by default under the last terms; sessions to come have tonight's prices."""
         if first == last:
-            return Course(account, np.array([account.nav]), _NO_LEDGER)
+            return Course(account, np.array([account.nav]), _no_ledger())
         rows = np.minimum(np.arange(first, last + 1), self._panel.n_sessions - 1)
         target_TN, cut_T = np.full((len(rows), self._panel.n_firms), np.nan), np.zeros(len(rows))
         state_TN, small_N = self._market.state_TN[rows], np.zeros(self._panel.n_firms, dtype=np.bool_)
@@ -442,6 +441,10 @@ class _Rolling:
     def _session(self, day: dt.date | np.datetime64) -> int:
         """Number of the last session up to a day; -1 if there is none."""
         return int(np.searchsorted(self._day_T, np.datetime64(day), side="right")) - 1
+
+
+def _no_ledger() -> pl.DataFrame:
+    return ledger_frame(np.empty((0, 10)))
 
 
 def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) -> FloatArray:
