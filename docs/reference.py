@@ -177,8 +177,9 @@ def features_page() -> str:
         "or before `t`.",
         "- **Notation.** `x[t]` is the value of session t. `C` is the close, carried forward through halts "
         f"of at most {MAX_HALT} sessions. `r[t] = close[t] / C[t-1] - 1`. `m` is the equal-weight mean of "
-        "`r` over the firms that traded. `dv` is the raw close times volume. Prices are adjusted for splits "
-        "and dividends. Averages, sums and moments use known values only.",
+        "`r` over the firms that traded. Where the universe has a list, means and factors are those of the "
+        "firms that have been on it up to t. `dv` is the raw close times volume. Prices are adjusted for "
+        "splits and dividends. Averages, sums and moments use known values only.",
         "- **Statements.** `item[t]` is the value known at t. `item[1y]` is the value of the period one year "
         "earlier, also as known at t. Flows cover one year: the sum of four quarters where quarters are "
         "reported, and the value itself where the source does not give the period of a flow. `market_equity` "

@@ -303,10 +303,11 @@ def test_who_joins_the_universe_later_changes_no_feature_of_its_members_before()
     members_TN = np.ones((whole.n_sessions, whole.n_firms), dtype=np.bool_)
     members_TN[:join, 3::5] = False
     joiners, kept = whole.tickers_N[3::5], np.flatnonzero(members_TN[0])
-    few = build_panel(
-        *(tables[name].filter(~pl.col("ticker").is_in(joiners)) for name in ("prices", "securities")),
-        tables["fundamentals"].filter(~pl.col("ticker").is_in(joiners)),
+    prices, securities, statements = (
+        tables[name].filter(~pl.col("ticker").is_in(joiners))
+        for name in ("prices", "securities", "fundamentals")
     )
+    few = build_panel(prices, securities, statements)
     few = replace(few, members_TN=np.ones((few.n_sessions, few.n_firms), dtype=np.bool_))
     ours = replace(whole, members_TN=members_TN)
     every = {**CHARACTERISTICS, **CHANNELS}
