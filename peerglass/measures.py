@@ -31,6 +31,7 @@ from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.format import COUNT, IC, PERCENT, RATIO, Kind, abbreviate
 from pipelines.results.books import book_costs, book_execution, book_market
+from pipelines.results.evaluate import label_overlap
 from pipelines.results.evaluate_signals import PlacedSignals, guard_table, place_signals
 from pipelines.results.signal_file import SignalTable
 
@@ -187,7 +188,7 @@ def forecast_metrics(
     label
         Labels to use instead of prices, dated as the forecasts.
     delay, horizon
-        Sessions between decision and trade, and sessions held.
+        Sessions between decision and trade, and sessions held; with ``label``, weekdays.
 
     Returns
     -------
@@ -217,15 +218,22 @@ def forecast_metrics(
     if label is not None:
         x, y = read_frame(forecast, "forecast"), read_frame(label, "label")
         dates, tickers = y["date"].unique().sort(), y["ticker"].unique().sort()
-        arrays = [_grid(one, dates, tickers) for one in (x, y)]
-        per_year = periods_per_year(dates.to_numpy().astype("datetime64[D]"))
+        forecast_TN, label_TN = (_grid(one, dates, tickers) for one in (x, y))
+        dates_T = dates.to_numpy().astype("datetime64[D]")
+        session_T, per_year = np.busday_count("1970-01-01", dates_T), periods_per_year(dates_T)
     else:
         assert prices is not None
         market, placed = _place(forecast, prices, "forecast")
-        arrays = [placed.signals["forecast"], forward_returns(market.panel, delay, horizon)]
-        per_year = market.panel.periods_per_year
+        panel, forecast_TN = market.panel, placed.signals["forecast"]
+        label_TN = np.where(market.universe_TN, forward_returns(panel, delay, horizon), np.nan)
+        session_T, per_year = np.arange(panel.n_sessions), panel.periods_per_year
+    rows_T = np.flatnonzero(np.isfinite(forecast_TN).any(axis=1))
+    span = slice(rows_T[0], rows_T[-1] + 1) if len(rows_T) else slice(0)
+    within_TN = np.full_like(label_TN, np.nan)  # dates before the first forecast and after the last lack none
+    within_TN[span] = label_TN[span]
+    overlap = label_overlap(np.unique(session_T[rows_T]), horizon)
     try:
-        found = metrics.forecast_metrics(*arrays, horizon=horizon, periods_per_year=per_year)
+        found = metrics.forecast_metrics(forecast_TN, within_TN, horizon=overlap, periods_per_year=per_year)
     except ValueError as error:
         raise DataError(str(error)) from None
     return FrameMetrics(*(getattr(found, one.name) for one in fields(found)))

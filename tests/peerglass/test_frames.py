@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -17,6 +18,7 @@ from backtest.books.book import BookInputs
 from backtest.books.rules.top_k_long_only import TopKLongOnly
 from backtest.books.schedules import every_session
 from backtest.costs import CostModel
+from backtest.inference.means import newey_west_lags
 from pipelines.errors import PeerglassError
 
 T, N = 60, 12
@@ -110,6 +112,29 @@ def test_given_labels_are_used_instead_of_prices() -> None:
     found = peerglass.forecast_metrics(wide(SIGNAL_TN), label=wide(0.5 * SIGNAL_TN))
     assert found.ic == pytest.approx(1.0)
     assert found.n_pairs == T * N
+
+
+@pytest.mark.parametrize(("every", "horizon"), [(21, 21), (21, 50), (1, 5)])
+def test_metrics_are_those_of_a_backtest_whatever_the_dates_of_the_forecasts(
+    tmp_path: Path, every: int, horizon: int
+) -> None:
+    rng, days = np.random.default_rng(2), pd.bdate_range("2021-01-04", periods=420)
+    close_TN = np.exp(rng.normal(0, 0.02, (420, N)).cumsum(axis=0))
+    close_TN[rng.random(close_TN.shape) < 0.02] = np.nan
+    prices = pd.DataFrame(close_TN, index=days, columns=NAMES)
+    label = prices.ffill().shift(-1 - horizon) / prices.ffill().shift(-1) - 1
+    forecast = (label + rng.normal(0, 1.0, label.shape)).iloc[63:320:every].where(prices.notna())
+    found = peerglass.forecast_metrics(forecast, prices, horizon=horizon)
+    settings = [f"output={tmp_path}", f"label.horizon={horizon}"]
+    ladder = peerglass.backtest(forecast, prices, settings).polars["ladder"]
+    names = ("ic", "ic_t", "coverage_dates", "coverage_firms")
+    assert [getattr(found, name) for name in names] == pytest.approx(ladder.select(names).row(0), rel=1e-12)
+    assert found.lags == max(-(-horizon // every) - 1, newey_west_lags(found.n_dates))
+    assert found.coverage_dates == pytest.approx(1 / every, rel=0.1)
+    alone = peerglass.forecast_metrics(forecast, label=label.reindex(forecast.index), horizon=horizon)
+    assert alone.lags == found.lags
+    assert alone.ic_t == pytest.approx(found.ic_t, rel=0.05)
+    assert alone.coverage_dates == 1.0
 
 
 def test_a_book_of_a_frame_equals_the_accounts_of_its_arrays() -> None:
