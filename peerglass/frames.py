@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _KEY = ("date", "ticker")
 SIGNAL = "signal"
 """Name of a signal in a wide frame, or in a series without a name."""
+_SUBJECTS = {"prices": "The close", "label": "The label"}
 
 
 def is_frame(given: object) -> TypeIs[Frame]:
@@ -67,7 +68,8 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     Raises
     ------
     DataError
-        If it has neither form, a firm appears twice on a date, a value is infinite, or no row counts.
+        If it has neither form, a row has no date or ticker, a firm appears twice on a date, a value is
+        infinite, or no row counts.
 
     Examples
     --------
@@ -99,7 +101,8 @@ def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
     Raises
     ------
     DataError
-        If it has neither form, a firm appears twice on a date, or a value is infinite.
+        If it has neither form, a row has no date or ticker, a firm appears twice on a date, or a value is
+        infinite.
 
     Examples
     --------
@@ -176,10 +179,7 @@ def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
             )
     _refuse_twice(signals)
     for name in names:
-        if signals[name].is_infinite().any():
-            raise DataError(
-                f"The signal {name!r} has an infinite value; use finite numbers, or null for none."
-            )
+        _refuse_infinite(signals, name, _SUBJECTS.get(what, f"The signal {name!r}"))
     return signals.sort(_KEY)
 
 
@@ -189,6 +189,17 @@ def _refuse_twice(rows: pl.DataFrame) -> None:
     if twice.height:
         day, ticker = twice.select(_KEY).row(0)
         raise DataError(f"{ticker} appears more than once on {day}; keep one row per firm and date.")
+
+
+def _refuse_infinite(rows: pl.DataFrame, column: str, subject: str) -> None:
+    """Refuse infinite numbers of a column; the message begins with the subject."""
+    wrong = rows.filter(pl.col(column).is_infinite())
+    if wrong.height:
+        day, ticker = wrong.select(_KEY).row(0)
+        raise DataError(
+            f"{subject} has an infinite value in {wrong.height:,} of {rows.height:,} rows, first of {ticker} "
+            f"on {day}; use finite numbers, or null for none."
+        )
 
 
 def _cutoffs(frame: pl.DataFrame) -> list[str]:
@@ -206,6 +217,12 @@ def _polars(frame: Frame, what: str) -> pl.DataFrame:
             f"The {what} has no dates: give a column date, or a pandas index of dates, and convert texts by "
             "str.to_date."
         )
+    for name in _KEY:
+        if name in rows.columns and (empty := rows[name].null_count()):
+            raise DataError(
+                f"The {name} is missing in {empty:,} of {rows.height:,} rows of the {what}; fill it in, or "
+                "drop these rows."
+            )
     return rows
 
 
@@ -247,8 +264,8 @@ def price_rows(prices: Frame) -> pl.DataFrame:
     Raises
     ------
     DataError
-        If the frame has neither form, a firm appears twice on a date, a close is not above 0, or there is
-        none.
+        If the frame has neither form, a row has no date or ticker, a firm appears twice on a date, a close is
+        infinite or not above 0, or there is none.
 
     Examples
     --------
@@ -263,9 +280,14 @@ def price_rows(prices: Frame) -> pl.DataFrame:
         rows = rows.rename(lower).with_columns(pl.col("date").dt.date(), pl.col("ticker").cast(pl.String))
     else:
         rows = read_frame(prices, "prices").rename({"value": "close"})
+    for name in ("close", "split_ratio", "dividend"):
+        kind = rows.schema.get(name, pl.Null())
+        if not kind.is_numeric() and kind != pl.Null:
+            raise DataError(f"The column {name} of the prices is of type {kind}; it needs numbers.")
     absent = [pl.lit(None, pl.Float64).alias(name) for name in PRICE_COLUMNS if name not in rows.columns]
     rows = rows.with_columns(absent).select(PRICE_COLUMNS).with_columns(_known("close"))
     _refuse_twice(rows)
+    _refuse_infinite(rows, "close", _SUBJECTS["prices"])
     rows = _on_sessions(rows)
     wrong = rows.filter(pl.col("close") <= 0)
     if wrong.height:

@@ -54,6 +54,21 @@ def _levels(frame: pl.DataFrame) -> pd.DataFrame:
     return long.to_pandas().set_index(["kind", "date", "ticker"])
 
 
+def _without(frame: pl.DataFrame, key: str) -> pl.DataFrame:
+    """The same in long form, without a key in three rows of one date."""
+    long = _long(frame)
+    here = (pl.col("date") == DAYS[7]) & pl.col("ticker").is_in(NAMES[:3])
+    return long.with_columns(pl.when(~here).then(pl.col(key)).alias(key))
+
+
+def _infinite(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(F03=pl.when(pl.col("date") >= DAYS[-2]).then(np.inf).otherwise("F03"))
+
+
+def _long(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.unpivot(index="date", variable_name="ticker", value_name="close")
+
+
 def test_every_form_of_a_frame_gives_the_same_metrics() -> None:
     found = [
         peerglass.forecast_metrics(signal, prices).rank_ic
@@ -178,6 +193,35 @@ def test_tomorrows_return_fails_the_audit_and_noise_does_not() -> None:
         (lambda s, p: peerglass.forecast_metrics(_twice(s), p), "two columns 'F00'"),
         (lambda s, p: peerglass.forecast_metrics(_levels(s), p), "3 levels"),
         (lambda s, p: peerglass.forecast_metrics(s, p.clear()), "prices have no close at all"),
+        (
+            lambda s, p: peerglass.forecast_metrics(s, _without(p, "date")),
+            "date is missing in 3 of 720 .* prices",
+        ),
+        (
+            lambda s, p: peerglass.run_book(s, _without(p, "ticker")),
+            "ticker is missing in 3 .* of the prices",
+        ),
+        (
+            lambda s, p: peerglass.run_book(_without(s, "date"), p),
+            "date is missing in 3 .* of the signal; fill",
+        ),
+        (
+            lambda s, p: peerglass.audit_signal(_without(s, "ticker"), p),
+            "ticker is missing in 3 .* signal; fill",
+        ),
+        (lambda s, p: peerglass.features(_without(p, "ticker").to_pandas(), "MA5"), "ticker is missing in 3"),
+        (lambda s, p: peerglass.features(_without(p, "date").to_pandas(), "MA5"), "date is missing in 3"),
+        (lambda s, p: peerglass.run_book(s, _infinite(p)), "The close has an infinite value in 2 .* F03 on"),
+        (
+            lambda s, p: peerglass.run_book(s, _long(_infinite(p))),
+            "The close has an infinite value in 2 of 720",
+        ),
+        (
+            lambda s, p: peerglass.run_book(_infinite(s), p),
+            "signal 'signal' has an infinite value in 2 of 720",
+        ),
+        (lambda s, p: peerglass.forecast_metrics(s, label=_infinite(p)), "The label has an infinite value"),
+        (lambda s, p: peerglass.run_book(s, _long(p).cast({"close": pl.String})), "close .* String"),
     ],
 )
 def test_what_cannot_be_used_is_said_in_one_sentence(
