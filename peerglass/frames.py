@@ -15,6 +15,7 @@ if they were.
 from __future__ import annotations
 
 import html
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -26,6 +27,8 @@ from features.arrays import IntArray
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.errors import DataError
 from pipelines.results.signal_file import KNOWN_FROM, SignalTable, early_rows
+from pipelines.sources.files.layouts import PRICE_NAMES, match_names
+from pipelines.sources.files.recognise import shows_splits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,7 +262,7 @@ def _from_pandas(frame: pd.DataFrame | pd.Series[float], what: str) -> pl.DataFr
 def price_rows(prices: Frame) -> pl.DataFrame:
     """Read a frame of closes, or of the lake's columns of prices, as rows of the table ``prices``.
 
-    A date on which no firm has a close is no session, in either form.
+    A date on which no firm has a close is no session, in either form. A split ratio of 0 is no split.
 
     Raises
     ------
@@ -278,6 +281,7 @@ def price_rows(prices: Frame) -> pl.DataFrame:
     lower = {name: name.lower() for name in rows.columns if name.lower() in PRICE_COLUMNS}
     if "ticker" in rows.columns and "close" in lower.values():
         rows = rows.rename(lower).with_columns(pl.col("date").dt.date(), pl.col("ticker").cast(pl.String))
+        rows = _with_events(rows)
     else:
         rows = read_frame(prices, "prices").rename({"value": "close"})
     for name in ("close", "split_ratio", "dividend"):
@@ -285,7 +289,8 @@ def price_rows(prices: Frame) -> pl.DataFrame:
         if not kind.is_numeric() and kind != pl.Null:
             raise DataError(f"The column {name} of the prices is of type {kind}; it needs numbers.")
     absent = [pl.lit(None, pl.Float64).alias(name) for name in PRICE_COLUMNS if name not in rows.columns]
-    rows = rows.with_columns(absent).select(PRICE_COLUMNS).with_columns(_known("close"))
+    rows = rows.with_columns(absent).select(PRICE_COLUMNS)
+    rows = rows.with_columns(_known("close"), _known("split_ratio").replace(0.0, 1.0))
     _refuse_twice(rows)
     _refuse_infinite(rows, "close", _SUBJECTS["prices"])
     rows = _on_sessions(rows)
@@ -293,6 +298,36 @@ def price_rows(prices: Frame) -> pl.DataFrame:
     if wrong.height:
         day, ticker, close = wrong.select("date", "ticker", "close").row(0)
         raise DataError(f"The price of {ticker} on {day} is {close:g}; give one above 0, or null for none.")
+    return rows
+
+
+def _with_events(rows: pl.DataFrame) -> pl.DataFrame:
+    """Read splits and dividends under other usual names if closes fall at the splits, otherwise warn of them.
+
+    Yahoo's closes, beside which yfinance gives both, are adjusted already.
+    """
+    names = {ours: PRICE_NAMES[ours] for ours in ("split_ratio", "dividend") if ours not in rows.columns}
+    found = {
+        ours: theirs
+        for ours, theirs in match_names(names, rows.columns).items()
+        if rows.schema[theirs].is_numeric()
+        and not rows.select(
+            _known(theirs).drop_nulls().is_in([0.0, float(ours == "split_ratio")]).all()
+        ).item()
+    }
+    if not found:
+        return rows
+    renamed = rows.rename({theirs: ours for ours, theirs in found.items()})
+    if "split_ratio" in found and rows.schema["close"].is_numeric():
+        traded = renamed.with_columns(_known("close"), _known("split_ratio")).drop_nulls("close")
+        if shows_splits(traded.sort("ticker", "date")):
+            return renamed
+    columns, verb = ("columns", "are") if len(found) > 1 else ("column", "is")
+    warnings.warn(
+        f"The {columns} {' and '.join(found.values())} of the prices {verb} not used, as closes count as "
+        f"adjusted; if they are as quoted, rename to {' and '.join(found)}.",
+        stacklevel=2,
+    )
     return rows
 
 

@@ -123,6 +123,38 @@ def test_splits_and_dividends_of_dates_without_a_close_count_on_the_next_session
     assert peerglass.features(rows.sort("close"), {"rise": "close / delay(close, 1) - 1"}).equals(found)
 
 
+def _of_yahoo(close_TN: np.ndarray) -> pl.DataFrame:
+    """Closes with yfinance's columns of events: ten for one of F03 in session 30, and a dividend before."""
+    rows = _long(wide(close_TN)).rename({"close": "Close"})
+    split, paid = ((pl.col("ticker") == "F03") & (pl.col("date") == DAYS[t]) for t in (30, 20))
+    return rows.with_columns(
+        pl.when(split).then(10).otherwise(0).alias("Stock Splits"),
+        pl.when(paid).then(0.05).otherwise(0.0).alias("Dividends"),
+    ).sample(fraction=1.0, seed=2, shuffle=True)
+
+
+def test_splits_under_yahoos_names_count_only_if_closes_fall_at_them() -> None:
+    rise = {"rise": "close / delay(close, 1) - 1"}
+    quoted_TN = CLOSE_TN.copy()
+    quoted_TN[30:, 3] /= 10.0
+    quoted = _of_yahoo(quoted_TN)
+    ours = quoted.rename({"Stock Splits": "split_ratio", "Dividends": "dividend"})
+    found = peerglass.features(quoted, rise)
+    assert found.equals(peerglass.features(ours, rise)), "0 is no split"
+    firm = found.filter(pl.col("ticker") == "F03")["rise"]
+    assert firm[30] == pytest.approx(CLOSE_TN[30, 3] / CLOSE_TN[29, 3] - 1, rel=1e-5)
+    assert firm[20] == pytest.approx((CLOSE_TN[20, 3] + 0.05) / CLOSE_TN[19, 3] - 1, rel=1e-5)
+    with pytest.warns(
+        UserWarning, match="columns Stock Splits and Dividends .* are not used, .*rename to split"
+    ):
+        adjusted = peerglass.features(_of_yahoo(CLOSE_TN), rise)
+    assert adjusted.equals(peerglass.features(wide(CLOSE_TN), rise))
+    with pytest.warns(UserWarning, match="column Dividends of the prices is not used"):
+        peerglass.features(quoted.rename({"Stock Splits": "split_ratio"}), rise)
+    without = _of_yahoo(CLOSE_TN).with_columns(pl.col("Stock Splits", "Dividends") * 0.0)
+    assert peerglass.features(without, rise).equals(adjusted), "without a word"
+
+
 def test_given_labels_are_used_instead_of_prices() -> None:
     found = peerglass.forecast_metrics(wide(SIGNAL_TN), label=wide(0.5 * SIGNAL_TN))
     assert found.ic == pytest.approx(1.0)

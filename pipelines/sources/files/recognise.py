@@ -145,11 +145,16 @@ def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> b
     frame = opening.collect(rows, file, names)
     for column in ("close", "split_ratio"):
         frame = reading.read_number(frame, column).with_columns(pl.col(column).cast(pl.Float64, strict=False))
+    return shows_splits(frame)
+
+
+def shows_splits(rows: pl.DataFrame) -> bool:
+    """Whether closes fall at the splits of their rows; those of a firm are in the order of their dates."""
     change = pl.col("close") / pl.col("close").shift()
-    if "ticker" in frame.columns:
+    if "ticker" in rows.columns:
         change = change.over("ticker")
     split = pl.col("split_ratio").log()
-    splits = frame.with_columns(change=change.log()).filter(
+    splits = rows.with_columns(change=change.log()).filter(
         (pl.col("split_ratio") > 0) & (split.abs() >= _CLEAR_SPLIT) & pl.col("change").is_finite()
     )
     raw = (pl.col("change") + split).abs() < pl.col("change").abs()
