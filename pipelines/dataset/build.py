@@ -34,6 +34,7 @@ from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError, DataError
 
 _RESIDUAL = "Models are trained on the residual of {} statistical factor{}, and evaluated on the full label."
+_WHOLE = " {:,} of {:,} dates keep the whole label: too few sessions before them, or too few firms."
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -107,12 +108,11 @@ def add_features(
         characteristics_TNF = store.get(f"{key}-characteristics", (*size, len(rule.names(names))), make)
         channels_TNC = store.get(f"{key}-channels", (*size, len(channels)), make_channels)
     factors = config.label.residualise_factors
-    on_target = (_RESIDUAL.format(factors, "" if factors == 1 else "s"),) if factors else ()
     spans = {config.label.horizon: labels[config.label.delay], **market.shorter_labels}
-    target_TN, *path = (
-        make_target(label_TN, universe_TN, panel, config.label, horizon)
-        for horizon, label_TN in spans.items()
+    (target_TN, whole_T), *shorter = (
+        _target(label_TN, universe_TN, panel, config.label, horizon) for horizon, label_TN in spans.items()
     )
+    on_target = (_residual_note(factors, target_TN, whole_T),) if factors else ()
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
@@ -121,7 +121,7 @@ def add_features(
         labels=labels,
         target_TN=target_TN,
         shorter_labels=market.shorter_labels,
-        path_TNK=np.stack(path, axis=2) if path else None,
+        path_TNK=np.stack([path_TN for path_TN, _ in shorter], axis=2) if shorter else None,
         channel_names=tuple(channels),
         characteristic_names=rule.names(names),
         window=chosen.window,
@@ -163,18 +163,37 @@ def make_target(
     """Compute the target of fitting: the label, residualised, transformed within the date, and clipped.
 
     ``horizon`` is that of ``label_TN``: the label's own or a shorter one.
+
     With ``label.residualise_factors`` a firm without loadings gets its deviation from the date's mean,
-    because the others lose that mean as well; dates before the first factors keep the label.
+    because the others lose that mean as well; dates before the first factors, or with too few firms, keep
+    the label.
     """
+    return _target(label_TN, universe_TN, panel, label, horizon)[0]
+
+
+def _target(
+    label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig, horizon: int
+) -> tuple[Float32Array, BoolArray]:
+    """Compute the target, and whether a date keeps the whole label, bool of shape (T,)."""
+    whole_T: BoolArray = np.ones(len(label_TN), dtype=np.bool_)
     if label.residualise_factors:
         estimates = statistical_factors(panel, label.residualise_factors)
         residual_TN = residualise_factors(label_TN, universe_TN, estimates, horizon)
-        with_factors_T1 = np.isfinite(residual_TN).any(axis=1, keepdims=True)
+        whole_T = np.all(np.isnan(residual_TN), axis=1)
         mean_T1 = row_mean(np.where(universe_TN, label_TN, np.nan))
-        other_TN = np.where(with_factors_T1, label_TN - mean_T1, label_TN)
+        other_TN = np.where(whole_T[:, None], label_TN, label_TN - mean_T1)
         label_TN = np.where(np.isnan(residual_TN), other_TN, residual_TN)
     target_TN = target(label_TN, universe_TN, label.transform)
-    return target_TN if label.clip is None else np.clip(target_TN, -label.clip, label.clip)
+    if label.clip is not None:
+        target_TN = np.clip(target_TN, -label.clip, label.clip)
+    return target_TN, whole_T
+
+
+def _residual_note(factors: int, target_TN: Float32Array, whole_T: BoolArray) -> str:
+    """Say what models are trained on, and how many of the dates with a target keep the whole label."""
+    known_T = np.isfinite(target_TN).any(axis=1)
+    note, whole = _RESIDUAL.format(factors, "" if factors == 1 else "s"), int((known_T & whole_T).sum())
+    return note + (_WHOLE.format(whole, int(known_T.sum())) if whole else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -270,6 +270,10 @@ def test_models_are_fitted_to_the_factor_residual_and_evaluated_on_the_label(
     np.testing.assert_array_equal(np.isfinite(beyond.target_TN), known_TN)
     first = int(np.flatnonzero((np.nan_to_num(beyond.target_TN - plain.target_TN) != 0).any(axis=1))[0])
     assert first >= 126, "no factors are known before half a year"
+    dates = np.flatnonzero(known_TN.any(axis=1))
+    said = f" {(dates < first).sum()} of {len(dates)} dates keep the whole label: too few sessions"
+    assert [note for note in beyond.notes if said in note]
+    assert not [note for note in plain.notes if "whole label" in note]
     late_TN = known_TN.copy()
     late_TN[:first] = False
     assert beyond.target_TN[late_TN].var() < plain.target_TN[late_TN].var()
