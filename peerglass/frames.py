@@ -6,10 +6,10 @@ A frame is of polars or pandas, in one of two forms:
   the same, and so is a pandas frame whose columns have two levels, the second one of tickers;
 - **wide**: a column ``date`` (or a pandas index of dates), and one column of numbers per firm.
 
-A value dated t was known at the close of t. Null and NaN mean that there is none. A further column
-``known_from`` of dates is the knowledge cutoff of the model that made a row: earlier rows do not count. What
-is returned is of the kind that was given: polars for polars; for pandas, dates and tickers are in the index
-if they were.
+A value dated t was known at the close of t; a date with a time zone is the day in that zone. Null and NaN
+mean that there is none. A further column ``known_from`` of dates is the knowledge cutoff of the model that
+made a row: earlier rows do not count. What is returned is of the kind that was given: polars for polars; for
+pandas, dates and tickers are in the index if they were.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.errors import DataError
 from pipelines.results.signal_file import KNOWN_FROM, SignalTable, early_rows
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
+from pipelines.sources.files.reading import zones_of_midnights
 from pipelines.sources.files.recognise import shows_splits
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 _KEY = ("date", "ticker")
 SIGNAL = "signal"
 """Name of a signal in a wide frame, or in a series without a name."""
+_UTC = ("UTC", "Etc/UTC", "GMT", "+00:00")
 _SUBJECTS = {"prices": "The close", "label": "The label"}
 
 
@@ -72,7 +74,7 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     ------
     DataError
         If it has neither form, a row has no date or ticker, a firm appears twice on a date, a value is
-        infinite, or no row counts.
+        infinite, dates are midnights of another zone in UTC, or no row counts.
 
     Examples
     --------
@@ -104,8 +106,8 @@ def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
     Raises
     ------
     DataError
-        If it has neither form, a row has no date or ticker, a firm appears twice on a date, or a value is
-        infinite.
+        If it has neither form, a row has no date or ticker, a firm appears twice on a date, a value is
+        infinite, or dates are midnights of another zone in UTC.
 
     Examples
     --------
@@ -226,7 +228,24 @@ def _polars(frame: Frame, what: str) -> pl.DataFrame:
                 f"The {name} is missing in {empty:,} of {rows.height:,} rows of the {what}; fill it in, or "
                 "drop these rows."
             )
+    _refuse_midnights_in_utc(rows["date"], what)
     return rows
+
+
+def _refuse_midnights_in_utc(stamps: pl.Series, what: str) -> None:
+    """Refuse midnights of an exchange that are written in UTC, where it is still the day before."""
+    if getattr(stamps.dtype, "time_zone", None) not in _UTC:
+        return
+    utc = stamps.unique().sort().dt.replace_time_zone(None)
+    for zone in zones_of_midnights(utc):
+        there = utc.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.replace_time_zone(None)
+        early = (there == there.dt.truncate("1d")) & (there.dt.date() != utc.dt.date())
+        if early.any():
+            raise DataError(
+                f"The dates of the {what} are in UTC, and {utc.filter(early)[0]} is midnight of "
+                f"{there.filter(early)[0].date()} in {zone}: it would be read a day early; convert them to "
+                "the time zone of the exchange, with dt.convert_time_zone in polars or tz_convert in pandas."
+            )
 
 
 def _from_pandas(frame: pd.DataFrame | pd.Series[float], what: str) -> pl.DataFrame:
@@ -267,8 +286,8 @@ def price_rows(prices: Frame) -> pl.DataFrame:
     Raises
     ------
     DataError
-        If the frame has neither form, a row has no date or ticker, a firm appears twice on a date, a close is
-        infinite or not above 0, or there is none.
+        If the frame has neither form, a row has no date or ticker, a firm appears twice on a date, dates are
+        midnights of another zone in UTC, a close is infinite or not above 0, or there is none.
 
     Examples
     --------

@@ -155,6 +155,46 @@ def test_splits_under_yahoos_names_count_only_if_closes_fall_at_them() -> None:
     assert peerglass.features(without, rise).equals(adjusted), "without a word"
 
 
+def _stamped(frame: pl.DataFrame, zone: str, hour: int = 0) -> pl.DataFrame:
+    """The same with times of a zone, written in UTC."""
+    local = (pl.col("date").cast(pl.Datetime("us")) + pl.duration(hours=hour)).dt.replace_time_zone(zone)
+    return frame.with_columns(local.dt.convert_time_zone("UTC"))
+
+
+@pytest.mark.parametrize("zone", ["Asia/Hong_Kong", "Asia/Tokyo", "Europe/Berlin", "Australia/Sydney"])
+@pytest.mark.parametrize("form", [lambda x: x, pl.DataFrame.to_pandas, _long])
+def test_midnights_of_another_zone_in_utc_are_refused(
+    zone: str, form: Callable[[pl.DataFrame], pl.DataFrame | pd.DataFrame]
+) -> None:
+    signal, close = form(_stamped(wide(SIGNAL_TN), zone)), form(_stamped(wide(CLOSE_TN), zone))
+    with pytest.raises(
+        PeerglassError, match=r"forecast are in UTC, and 2023-12-31 .* midnight of 2024-01-01 in"
+    ):
+        peerglass.forecast_metrics(signal, wide(CLOSE_TN))
+    with pytest.raises(PeerglassError, match=r"dates of the prices are in UTC.* convert them"):
+        peerglass.run_book(wide(SIGNAL_TN), close)
+
+
+@pytest.mark.parametrize(
+    ("zone", "hour"),
+    [
+        ("UTC", 0),
+        ("America/New_York", 0),
+        ("America/New_York", 16),
+        ("Asia/Tokyo", 15),
+        ("UTC", 9),
+        ("Europe/London", 0),
+    ],
+)
+def test_times_in_utc_of_the_same_day_are_read(zone: str, hour: int) -> None:
+    expected = peerglass.forecast_metrics(wide(SIGNAL_TN), wide(CLOSE_TN)).ic
+    assert peerglass.forecast_metrics(_stamped(wide(SIGNAL_TN), zone, hour), wide(CLOSE_TN)).ic == expected
+    there = _stamped(wide(SIGNAL_TN), "Asia/Tokyo").with_columns(
+        pl.col("date").dt.convert_time_zone("Asia/Tokyo")
+    )
+    assert peerglass.forecast_metrics(there, wide(CLOSE_TN)).ic == expected
+
+
 def test_given_labels_are_used_instead_of_prices() -> None:
     found = peerglass.forecast_metrics(wide(SIGNAL_TN), label=wide(0.5 * SIGNAL_TN))
     assert found.ic == pytest.approx(1.0)

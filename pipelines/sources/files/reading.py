@@ -368,7 +368,7 @@ def refuse_times_of_day(stamps: pl.Series) -> None:
     if shares[usual] + of_twin < _MOST or (usual == _MIDNIGHT and not early):
         return
     at = int((times != _MIDNIGHT).arg_max() or 0)
-    zones = [zone for zone in _ZONES if _midnights(utc, zone) >= _MOST]
+    zones = zones_of_midnights(utc)
     day = local[at].date()
     if not zones:
         raise DataError(
@@ -421,6 +421,11 @@ def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
     east = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
     read = stamps.alias("").to_frame().select(local=local, utc=local - pl.duration(minutes=east))
     return read["local"], read["utc"]
+
+
+def zones_of_midnights(utc: pl.Series) -> list[str]:
+    """Zones of exchanges in which nine tenths of times in UTC, without a zone, are midnight."""
+    return [zone for zone in _ZONES if _midnights(utc, zone) >= _MOST]
 
 
 def _midnights(utc: pl.Series, zone: str) -> float:
