@@ -117,7 +117,7 @@ def fit(
             return BaselineFitted(name, options, data.shape, history, model)
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
-        solve_linear_term([fitted.module], data, train, valid, fit_config)
+        solve_linear_term([fitted.module], data, train, fit_config)
         (fitted.history,) = train_seeds(
             _engine([fitted], data, fit_config, [seed], train, note),
             train,
@@ -161,8 +161,10 @@ def refit(
     entry = model_entry(name)
     options = chosen.options
     span = np.union1d(train, valid).astype(np.int64)
-    train = share_of(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed)
-    dates = np.union1d(train, with_targets(data, valid, "validation", fewest=1))
+    dates = np.union1d(
+        share_of(with_targets(data, train, "training", fewest=1), fit_config.label_share, seed),
+        with_targets(data, valid, "validation", fewest=1),
+    )
     with _seeded(data, seed):
         model = entry.build(options, shape)
         if isinstance(model, Baseline):
@@ -171,8 +173,7 @@ def refit(
             return BaselineFitted(name, options, shape, chosen.history, model)
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
-        scored = evenly_spaced(with_targets(data, valid, "validation", fewest=3), fit_config.valid_dates)
-        solve_linear_term([fitted.module], data, train, scored, fit_config, dates)
+        solve_linear_term([fitted.module], data, dates, fit_config)
         train_seeds(
             _engine([fitted], data, fit_config, [seed], dates, note),
             dates,
@@ -222,7 +223,7 @@ def fit_stacked(
             module = entry.build(options, data.shape)
             assert isinstance(module, Forecaster), "baselines do not stack"
             fitted.append(_ready(name, options, module, data, fit_config))
-    solve_linear_term([one.module for one in fitted], data, train, valid, fit_config)
+    solve_linear_term([one.module for one in fitted], data, train, fit_config)
     with _seeded(data, seeds[0]):  # the dropout of all seeds
         engine = _engine(fitted, data, fit_config, seeds, train, note)
         histories = train_seeds(engine, train, valid, fit_config, on_epoch=on_epoch, note=note)
@@ -312,19 +313,14 @@ def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)
     torch.manual_seed(seed)
 
 
-def solve_linear_term(  # noqa: PLR0917  (networks, and what they are fitted to)
-    modules: Sequence[Forecaster],
-    data: PanelTensors,
-    train: IntArray,
-    valid: IntArray,
-    fit_config: FitConfig,
-    every: IntArray | None = None,
+def solve_linear_term(
+    modules: Sequence[Forecaster], data: PanelTensors, train: IntArray, fit_config: FitConfig
 ) -> None:
     """Set the linear terms of networks to ridge's solution, and keep them from training, as the options say.
 
-    The penalty is chosen on the ``valid`` sessions by a fit to the ``train`` sessions; for a refit, the
-    solution with that penalty is the one on ``every`` session. Networks without a linear term, or with one
-    for each of several horizons, and losses without a scale are left as they are.
+    The penalty is chosen on the last fifth of the ``train`` sessions by a fit to those before, so that
+    validation decides nothing but the end of a training. Networks without a linear term, or with one for each
+    of several horizons, and losses without a scale are left as they are.
     """
     terms = [module.linear_term for module in modules if module.linear_term is not None]
     if fit_config.linear_term != "ridge" or fit_config.loss in SCALE_FREE or not terms:
@@ -333,10 +329,11 @@ def solve_linear_term(  # noqa: PLR0917  (networks, and what they are fitted to)
         return
     days = (terms[0].in_features - data.shape.n_characteristics) // data.shape.n_channels
     ridge = Ridge(RidgeConfig(lags=days), data.shape)
-    history = ridge.fit(data, train, valid, seed=0, on_epoch=None)
-    if every is not None:
-        ridge.refit(data, every, history, seed=0)
-    scale = float(target_scale_of(data, train if every is None else every))
+    before = train[: max(1, 4 * len(train) // 5)]
+    last = train[len(before) :] if len(train) > 1 else train
+    history = ridge.fit(data, before, last, seed=0, on_epoch=None)
+    ridge.refit(data, train, history, seed=0)
+    scale = float(target_scale_of(data, train))
     for term in terms:
         with torch.no_grad():
             term.weight.copy_(torch.from_numpy(ridge.coefficient_F / scale)[None])
