@@ -366,20 +366,24 @@ def _on_sessions(rows: pl.DataFrame) -> pl.DataFrame:
     if sessions.is_empty():
         raise DataError("The prices have no close at all: give one above 0 for each firm and session.")
     kept = rows.filter(traded | (ratio != 1.0) | (paid != 0.0))
-    if kept.join(sessions, on="date", how="anti").is_empty():
+    away = kept.join(sessions, on="date", how="anti").sort("date")
+    if away.is_empty():
         return kept
-    kept = kept.sort("date").join_asof(sessions.with_columns(session="date"), on="date", strategy="forward")
-    others = pl.exclude("date", "ticker", "session", "split_ratio", "dividend")
-    moved = (
-        kept.drop_nulls("session")
+    away = away.join_asof(sessions.with_columns(session="date"), on="date", strategy="forward")
+    away = away.drop_nulls("session")
+    kept = kept.join(sessions, on="date", how="semi").with_columns(session="date")
+    merged = (
+        pl.concat([away, kept.join(away, on=["session", "ticker"], how="semi")])
         .group_by("session", "ticker", maintain_order=True)
         .agg(
-            others.last(),
+            pl.exclude("date", "ticker", "session", "split_ratio", "dividend").last(),
             split_ratio=ratio.product(),
             dividend=(paid * ratio.cum_prod()).sum() / ratio.product(),
         )
     )
-    return moved.rename({"session": "date"}).select(rows.columns)
+    others = kept.join(away, on=["session", "ticker"], how="anti").drop("session")
+    merged = merged.rename({"session": "date"}).select(others.columns)
+    return pl.concat([others, merged], how="vertical_relaxed")
 
 
 def price_panel(prices: Frame) -> Panel:
