@@ -14,6 +14,7 @@ pandas, dates and tickers are in the index if they were.
 
 from __future__ import annotations
 
+import datetime as dt
 import html
 import warnings
 from collections.abc import Iterable, Sequence
@@ -236,7 +237,10 @@ def _refuse_midnights_in_utc(stamps: pl.Series, what: str) -> None:
     """Refuse midnights of an exchange that are written in UTC, where it is still the day before."""
     if getattr(stamps.dtype, "time_zone", None) not in _UTC:
         return
-    utc = stamps.unique().sort().dt.replace_time_zone(None)
+    stamps = stamps.unique().sort()
+    utc = stamps.dt.replace_time_zone(None)
+    if (stamps.dt.convert_time_zone("America/New_York").dt.time() == dt.time(16)).all():
+        return  # closes of New York, which in a part of the year are midnights in Dubai or Moscow
     for zone in zones_of_midnights(utc):
         there = utc.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.replace_time_zone(None)
         early = (there == there.dt.truncate("1d")) & (there.dt.date() != utc.dt.date())

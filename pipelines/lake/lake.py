@@ -120,12 +120,13 @@ class Lake:
         Raises
         ------
         DataError
-            If the unfinished ingest is the first one.
+            If the unfinished ingest is the first one, or a location holds something other than a Delta table.
         """
-        opened, unfinished = self._open_together(READ_TABLES)
+        opened, unfinished = self._open_together(SCHEMAS)  # a table that is none is an error in any case
         if unfinished is not None:
             return dict(unfinished.versions)
-        return {table: version for table in opened if (version := data_version(opened[table]))}
+        found = {table: data_version(opened[table]) for table in READ_TABLES if table in opened}
+        return {table: version for table, version in found.items() if version}
 
     def histories(self) -> dict[str, list[Commit]]:
         """Return the commits of all tables, those that are read up to `versions_to_read`; errors as there."""

@@ -189,6 +189,11 @@ def test_midnights_of_another_zone_in_utc_are_refused(
 def test_times_in_utc_of_the_same_day_are_read(zone: str, hour: int) -> None:
     expected = peerglass.forecast_metrics(wide(SIGNAL_TN), wide(CLOSE_TN)).ic
     assert peerglass.forecast_metrics(_stamped(wide(SIGNAL_TN), zone, hour), wide(CLOSE_TN)).ic == expected
+    winter = pl.col("date") < dt.date(2024, 2, 1)  # closes of New York that are midnights in Moscow
+    few = wide(SIGNAL_TN).filter(winter)
+    stamped = _stamped(few, "America/New_York", 16)
+    prices = wide(CLOSE_TN)
+    assert peerglass.forecast_metrics(stamped, prices).ic == peerglass.forecast_metrics(few, prices).ic
     there = _stamped(wide(SIGNAL_TN), "Asia/Tokyo").with_columns(
         pl.col("date").dt.convert_time_zone("Asia/Tokyo")
     )
