@@ -113,8 +113,7 @@ class FitConfig(Options):
     """Where the weights of a network's linear term on the characteristics come from. ``trained``: they learn
     with the other weights. ``ridge``: they are the solution of ridge on the training sessions, its penalty
     chosen on the last fifth of them, and stay as they are; the other weights learn what it leaves. Losses
-    without a scale (``ic``, ``pairwise``, ``sharpe``, ``net_utility``) train them in any case.
-    temporal_transformer uses ``ridge`` unless a ``fit`` names this option."""
+    without a scale (``ic``, ``pairwise``, ``sharpe``, ``net_utility``) train them in any case."""
     refit: bool = False
     """After validation has chosen the number of epochs (ridge: the penalty, LightGBM: the rounds), train
     again from the start on training and validation dates with that choice, so that the model that forecasts

@@ -3,7 +3,6 @@
 Legend: B dates, N firms, W window length, C channels, F characteristics, D model width.
 """
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -14,7 +13,7 @@ from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.attention.layers import Dropout, Linear
 from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
-from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space, Value
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
 
 class TemporalTransformerConfig(Options):
@@ -31,7 +30,6 @@ class TemporalTransformer(Forecaster):
 
     uses_peers: ClassVar[bool] = False
     stackable: ClassVar[bool] = True
-    fit_defaults: ClassVar[Mapping[str, Value]] = {"linear_term": "ridge"}
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "encoder.dropout": DROPOUT_SPACE,

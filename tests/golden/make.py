@@ -44,7 +44,7 @@ QUICK: Mapping[str, Any] = {
     "seeds": [0],
     "fit": {
         **{"epochs": 1, "batch_dates": 16, "lr": 0.002, "weight_decay": 1.0},
-        **{"average": 0, "stop_on": "rank_ic", "linear_term": "trained"},
+        **{"average": 0, "stop_on": "rank_ic"},
     },
 }
 """Settings that replace those of the demo in the quick figures."""

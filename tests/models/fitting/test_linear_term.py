@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, fitted, options_of, panel
@@ -12,7 +10,6 @@ from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
 from models.fitting.fit import Fitted, NeuralFitted, fit, fit_stacked, refit
 from models.registry import MODELS
-from pipelines.config.load import check_config, model_settings
 
 RIDGE, TRAINED = (QUICK.model_copy(update={"linear_term": term}) for term in ("ridge", "trained"))
 EVERY = RIDGE.model_copy(update={"valid_dates": None})
@@ -112,12 +109,3 @@ def test_only_settings_that_decide_make_another_fit() -> None:
 def test_every_network_is_named_here() -> None:
     assert set(WITH) | WITHOUT == set(NEURAL)
     assert all(MODELS[name].kind == "neural" for name in WITH)
-
-
-def test_a_config_fixes_that_of_temporal_transformer_unless_it_says_otherwise(tiny: dict[str, Any]) -> None:
-    models: dict[str, Any] = {"temporal_transformer": {}, "mlp": {}}
-    config = check_config({**tiny, "fit": {"epochs": 2}, "models": models}, origin="tiny")
-    terms = {name: model_settings(config, name).fit.linear_term for name in models}
-    assert terms == {"temporal_transformer": "ridge", "mlp": "trained"}
-    config = check_config({**tiny, "fit": {"linear_term": "trained"}, "models": models}, origin="tiny")
-    assert model_settings(config, "temporal_transformer").fit.linear_term == "trained"
