@@ -100,15 +100,6 @@ class Forecaster(Registered, nn.Module, ABC):
         return torch.cat((batch.z_BNF, recent_days(batch, self.zeroed_days, ablation)), dim=-1)
 
     @property
-    def linear_term(self) -> nn.Linear | None:
-        """The layer ``skip``: a linear term on the characteristics, and on the last days of some models.
-
-        None for a model without it (`models.fitting.fit.solve_linear_term`).
-        """
-        term: nn.Linear | None = getattr(self, "skip", None)
-        return term
-
-    @property
     def n_horizons(self) -> int:
         """Number K of forecast horizons."""
         return 1
@@ -270,14 +261,8 @@ def lags_of(options: object) -> int:
 
 def known_cells(data: PanelTensors, date: int, lags: int = 0) -> tuple[FloatArray, FloatArray]:
     """Inputs [M, F + lags * C] and targets [M] of the firms with a known target at a date, in float64."""
-    z_MF, y_M = known_tensors(data, date, lags)
-    return z_MF.cpu().numpy(), y_M.cpu().numpy()
-
-
-def known_tensors(data: PanelTensors, date: int, lags: int) -> tuple[Tensor, Tensor]:
-    """As `known_cells`, where the panel's characteristics are."""
-    z_MF = known_inputs(data, date, lags).double()
-    return z_MF, data.target_TN[date][known_firms(data, date)].double().to(z_MF.device)
+    z_MF, known_N = known_inputs(data, date, lags), known_firms(data, date)
+    return z_MF.double().cpu().numpy(), data.target_TN[date][known_N].double().cpu().numpy()
 
 
 def known_inputs(data: PanelTensors, date: int, lags: int) -> Tensor:

@@ -77,4 +77,5 @@ def test_importing_computes_nothing_with_polars() -> None:
     if not Path("/proc/self/task").is_dir():
         pytest.skip("the system does not list threads in /proc")
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "python" in done.stdout, "the main thread"
     assert "polars-0" not in done.stdout

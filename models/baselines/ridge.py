@@ -6,12 +6,9 @@ Legend: N firms, F characteristics, M known cells of the training dates.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from features.arithmetic.parallel import one_blas_thread
 from features.arrays import Float32Array, FloatArray, IntArray
@@ -32,16 +29,13 @@ from models.forecaster import (
     date_inputs,
     flat_days,
     known_cells,
-    known_tensors,
     no_score_message,
     pad_by_date,
 )
 from models.spec import Positive, Shape
 
-Cells = Callable[[], Iterator[tuple[Any, Any]]]
-"""Inputs [M, F] and targets [M] of the known cells of some dates, date by date, each time it is called.
-
-They are arrays, or tensors where the panel is on a GPU, which then adds up the moments."""
+Cells = Callable[[], Iterator[tuple[FloatArray, FloatArray]]]
+"""Inputs [M, F] and targets [M] of the known cells of some dates, date by date, each time it is called."""
 
 
 class RidgeConfig(LagOptions):
@@ -130,10 +124,9 @@ def _rank_ics(cells: Cells, w_AF: Sequence[FloatArray]) -> list[float]:
     y_D: list[FloatArray] = []
     forecast_AD: list[list[FloatArray]] = [[] for _ in w_AF]
     for z_MF, y_M in cells():
-        y_D.append(_on_host(y_M))
+        y_D.append(y_M)
         for w_F, forecast_D in zip(w_AF, forecast_AD, strict=True):
-            there_F = torch.from_numpy(w_F).to(z_MF.device) if isinstance(z_MF, Tensor) else w_F
-            forecast_D.append(_on_host(z_MF @ there_F))
+            forecast_D.append(z_MF @ w_F)
     y_DM = pad_by_date(y_D)
     return [mean_known(rank_ic_by_date(pad_by_date(forecast_D), y_DM)) for forecast_D in forecast_AD]
 
@@ -145,10 +138,11 @@ def _moments(
 
     The dates are read twice, first for the means and then for the moments, and one date is held at a time.
     """
-    sums = [(len(y_M), z_MF.sum(0), y_M.sum()) for z_MF, y_M in of_dates()]
+    sums = [(len(y_M), z_MF.sum(axis=0), float(y_M.sum())) for z_MF, y_M in of_dates()]
     cells = sum(count for count, _, _ in sums)
-    mean_F, mean_y = sum(z_F for _, z_F, _ in sums) / cells, sum(y for _, _, y in sums) / cells
-    gram_FF = moment_F = variance = 0.0
+    mean_F: FloatArray = np.sum([z_F for _, z_F, _ in sums], axis=0) / cells
+    mean_y = sum(y for _, _, y in sums) / cells
+    gram_FF, moment_F, variance = np.zeros((len(mean_F), len(mean_F))), np.zeros(len(mean_F)), 0.0
     for z_MF, y_M in of_dates():
         centred_MF, centred_M = z_MF - mean_F, y_M - mean_y
         gram_FF += centred_MF.T @ centred_MF
@@ -156,14 +150,8 @@ def _moments(
         variance += float(centred_M @ centred_M)
     if not variance > 0:
         raise NoTrainingSignal("The training targets are all the same; there is nothing to learn from them.")
-    return cells, _on_host(mean_F), float(mean_y), _on_host(gram_FF), _on_host(moment_F), variance
-
-
-def _on_host(x: Any) -> FloatArray:  # noqa: ANN401  (an array, or a tensor)
-    found: FloatArray = x.cpu().numpy() if isinstance(x, Tensor) else x
-    return found
+    return cells, mean_F, mean_y, gram_FF, moment_F, variance
 
 
 def _cells(data: PanelTensors, dates: IntArray, lags: int) -> Cells:
-    of = known_tensors if data.characteristics_TNF.device.type != "cpu" else known_cells
-    return lambda: (of(data, int(date), lags) for date in dates)
+    return lambda: (known_cells(data, int(date), lags) for date in dates)

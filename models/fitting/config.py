@@ -19,10 +19,6 @@ NET_UTILITY = "net_utility"
 PORTFOLIO = frozenset({"sharpe", NET_UTILITY})
 """Losses of a portfolio whose weights are the network's outputs; they read returns."""
 
-SCALE_FREE = frozenset({"ic", "pairwise"}) | PORTFOLIO
-"""Losses whose outputs are not in the target's unit. They compare the firms of a date: the sum of the
-outputs with a constant is as good, and for all but ``sharpe`` a multiple of them."""
-
 BASELINES_READ = frozenset({"valid_dates", "label_share", "refit"})
 """Fields of `FitConfig` that baselines read as well."""
 
@@ -109,11 +105,6 @@ class FitConfig(Options):
     pretrain: PretrainConfig | None = None
     """Pretrain the day encoder on the training span of the fold first. Null: no pretraining. Applies to
     models with a day encoder."""
-    linear_term: Literal["trained", "ridge"] = "trained"
-    """Where the weights of a network's linear term on the characteristics come from. ``trained``: they learn
-    with the other weights. ``ridge``: they are the solution of ridge on the training sessions, its penalty
-    chosen on the last fifth of them, and stay as they are; the other weights learn what it leaves. Losses
-    without a scale (``ic``, ``pairwise``, ``sharpe``, ``net_utility``) train them in any case."""
     refit: bool = False
     """After validation has chosen the number of epochs (ridge: the penalty, LightGBM: the rounds), train
     again from the start on training and validation dates with that choice, so that the model that forecasts
@@ -141,16 +132,15 @@ class FitConfig(Options):
         return self
 
     def deciding(self) -> dict[str, Any]:
-        """Return the settings as JSON values, without those of another loss.
-
-        A linear term that is trained is not named: it makes the fits of versions without the option.
-        """
-        unused = set[str]()
-        if self.loss != NET_UTILITY:
-            unused |= {"risk_aversion", "turnover_cost_bps"}
-        if self.loss in SCALE_FREE or self.linear_term == "trained":
-            unused.add("linear_term")
-        return {name: value for name, value in super().deciding().items() if name not in unused}
+        """Return the settings as JSON values; those of ``net_utility`` only with that loss."""
+        settings = super().deciding()
+        if self.loss == NET_UTILITY:
+            return settings
+        return {
+            name: value
+            for name, value in settings.items()
+            if name not in ("risk_aversion", "turnover_cost_bps")
+        }
 
 
 def matrix_precision(config: FitConfig, device: torch.device) -> AbstractContextManager[object]:

@@ -17,7 +17,6 @@ from torch import Tensor
 from features.arrays import Float32Array, IntArray
 from features.options import Options
 from models.attention.encoder import day_encoder
-from models.baselines.ridge import Ridge, RidgeConfig
 from models.batch import Batch, PanelTensors
 from models.calibration import calibrate, calibration_from, carry_over
 from models.ensemble import restored_ensemble
@@ -34,9 +33,9 @@ from models.fitted import (
     require_same_shape,
     require_tensor,
 )
-from models.fitting.config import SCALE_FREE, FitConfig
+from models.fitting.config import FitConfig
 from models.fitting.loop import Engine, SingleSeed, most_firms, train_seeds
-from models.fitting.losses import QUANTILE
+from models.fitting.losses import QUANTILE, SCALE_FREE
 from models.fitting.memory import FORECAST_CELLS, Note, in_parts, no_note
 from models.fitting.plan import plan_of
 from models.fitting.pretraining import pretrain, start_from
@@ -117,7 +116,6 @@ def fit(
             return BaselineFitted(name, options, data.shape, history, model)
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
-        solve_linear_term([fitted.module], data, train, fit_config)
         (fitted.history,) = train_seeds(
             _engine([fitted], data, fit_config, [seed], train, note),
             train,
@@ -173,7 +171,6 @@ def refit(
             return BaselineFitted(name, options, shape, chosen.history, model)
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
-        solve_linear_term([fitted.module], data, dates, fit_config)
         train_seeds(
             _engine([fitted], data, fit_config, [seed], dates, note),
             dates,
@@ -223,7 +220,6 @@ def fit_stacked(
             module = entry.build(options, data.shape)
             assert isinstance(module, Forecaster), "baselines do not stack"
             fitted.append(_ready(name, options, module, data, fit_config))
-    solve_linear_term([one.module for one in fitted], data, train, fit_config)
     with _seeded(data, seeds[0]):  # the dropout of all seeds
         engine = _engine(fitted, data, fit_config, seeds, train, note)
         histories = train_seeds(engine, train, valid, fit_config, on_epoch=on_epoch, note=note)
@@ -311,34 +307,6 @@ def _warm_up(  # noqa: PLR0917  (what is prepared, on what, how)
         encoder.load_state_dict(other.state_dict())
     fitted.pretraining = pretrain(encoder, data, train, fit_config, seed, snapshots)
     torch.manual_seed(seed)
-
-
-def solve_linear_term(
-    modules: Sequence[Forecaster], data: PanelTensors, train: IntArray, fit_config: FitConfig
-) -> None:
-    """Set the linear terms of networks to ridge's solution, and keep them from training, as the options say.
-
-    The penalty is chosen on the last fifth of the ``train`` sessions by a fit to those before, so that
-    validation decides nothing but the end of a training. Networks without a linear term, or with one for each
-    of several horizons, and losses without a scale are left as they are.
-    """
-    terms = [module.linear_term for module in modules if module.linear_term is not None]
-    if fit_config.linear_term != "ridge" or fit_config.loss in SCALE_FREE or not terms:
-        return
-    if terms[0].in_features == 0 or terms[0].out_features > 1:
-        return
-    days = (terms[0].in_features - data.shape.n_characteristics) // data.shape.n_channels
-    ridge = Ridge(RidgeConfig(lags=days), data.shape)
-    before = train[: max(1, 4 * len(train) // 5)]
-    last = train[len(before) :] if len(train) > 1 else train
-    history = ridge.fit(data, before, last, seed=0, on_epoch=None)
-    ridge.refit(data, train, history, seed=0)
-    scale = float(target_scale_of(data, train))
-    for term in terms:
-        with torch.no_grad():
-            term.weight.copy_(torch.from_numpy(ridge.coefficient_F / scale)[None])
-            term.bias.fill_(ridge.intercept / scale)
-        term.requires_grad_(requires_grad=False)
 
 
 def with_targets(data: PanelTensors, dates: IntArray, part: str, fewest: int) -> IntArray:

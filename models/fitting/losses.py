@@ -181,6 +181,10 @@ LOSSES: dict[str, Loss] = {"mse": mse, "huber": huber, "ic": ic, "pairwise": pai
 """Losses of outputs and targets alone. ``quantile`` needs `models.quantiles.QuantileHead` as well, and
 ``net_utility`` the firms in the places and its options."""
 
+SCALE_FREE = frozenset({"ic", "pairwise"}) | PORTFOLIO
+"""Losses whose outputs are not in the target's unit. They compare the firms of a date: the sum of the
+outputs with a constant is as good, and for all but ``sharpe`` a multiple of them."""
+
 QUANTILE = "quantile"
 
 

@@ -25,14 +25,13 @@ class ParameterGroup(TypedDict):
 
 
 def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGroup]:
-    """Group a module's trained parameters by learning rate and by whether they are decayed.
+    """Group a module's parameters by learning rate and by whether they are decayed.
 
-    A parameter that requires no gradient is in no group. One at depth k of the day encoder
-    (:meth:`models.attention.encoder.DayEncoder.depths`) has the learning rate ``lr * layer_decay**k``; all
-    others have ``lr``. Vectors and norms are not decayed, nor are the parameters that a part of the module
-    lists in ``undecayed``.
+    A parameter at depth k of the day encoder (:meth:`models.attention.encoder.DayEncoder.depths`) has the
+    learning rate ``lr * layer_decay**k``; all others have ``lr``. Vectors and norms are not decayed, nor are
+    the parameters that a part of the module lists in ``undecayed``.
     """
-    encoder, parameters = day_encoder(module), [p for p in module.parameters() if p.requires_grad]
+    encoder, parameters = day_encoder(module), list(module.parameters())
     named = {
         getattr(part, name, None) for part in module.modules() for name in getattr(part, "undecayed", ())
     }

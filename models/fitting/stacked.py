@@ -43,7 +43,7 @@ from models.registry import MODELS
 STACKED_OPTIONS = (
     *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
     *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision", "compile"),
-    *("risk_aversion", "turnover_cost_bps", "linear_term"),
+    *("risk_aversion", "turnover_cost_bps"),
 )
 """Fields of `FitConfig` that a stack supports; seeds with any other in use are trained one by one."""
 

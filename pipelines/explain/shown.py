@@ -27,7 +27,7 @@ class Unit:
 
 def unit_of(config: Config, model: str, *, calibrated: bool | None = True) -> Unit:
     """Unit of a model's forecasts; ``calibrated`` is None if no checkpoint is left that says so."""
-    from models.fitting.config import SCALE_FREE
+    from models.fitting.losses import SCALE_FREE
     from models.registry import MODELS
 
     label, sessions = config.label, "session" if config.label.horizon == 1 else "sessions"
