@@ -41,9 +41,9 @@ from pipelines.run.evaluations import assumptions_id, evaluation_code, tradable_
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run, read_dataset
-from pipelines.run.record import RecordedRun
+from pipelines.run.record import RecordedRun, TaskKey
 from pipelines.run.warm_start import warm_start_runs
-from pipelines.train.task import Key, Task, collect_arrays
+from pipelines.train.task import Task, collect_arrays
 from pipelines.train.trials import (
     Scope,
     Trial,
@@ -341,7 +341,7 @@ class _Study:
     def _forecast_file(self, fit: str, task: Task) -> Path:
         return self.folder / "fits" / f"{fit}-fold-{task.fold.index}-seed-{task.seed}.npy"
 
-    def _stored(self, fit: str, tasks: Sequence[Task]) -> set[Key]:
+    def _stored(self, fit: str, tasks: Sequence[Task]) -> set[TaskKey]:
         return {task.key for task in tasks if self._forecast_file(fit, task).is_file()}
 
     def _forecasts(self, fit: str, tasks: Sequence[Task], dataset: Dataset) -> FloatArray:

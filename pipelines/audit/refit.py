@@ -23,8 +23,9 @@ from pipelines.dataset.memory import most_lags
 from pipelines.device import resolve_device
 from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Tell, Work, run_jobs
+from pipelines.run.record import TaskKey
 from pipelines.train import walkforward
-from pipelines.train.task import Arrays, Key, Outcome, Task, collect_arrays
+from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
 from pipelines.train.work import GroupItem, groups_of, run_groups, train_group, work_on_arrays
 
 Array = npt.NDArray[Any]
@@ -158,7 +159,7 @@ def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[t
     models = {task.registered for job in jobs for task in job.group}
     own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models, most_lags(config))
     work = Work(_train_variant, arrays, own.memory, own.device, own.code)
-    outcomes: dict[tuple[int, Key], Outcome] = {}
+    outcomes: dict[tuple[int, TaskKey], Outcome] = {}
     with open_engine(config.execution, work, len(jobs)) as engine:
         for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
             job = jobs[ended.job]

@@ -70,18 +70,20 @@ def load(config: Path, overrides: list[str] | None, **how: Any) -> Config:  # no
 
 
 @contextmanager
-def lake_of(config: Config, *, wait: bool, lock: bool = True) -> Iterator[tuple[Lake, Progress]]:
-    """Open the lake of a config, and lock it if it exists, for a command that maintains it."""
+def lake_of(
+    config: Path, overrides: list[str] | None, *, wait: bool | None = None, models: bool = False
+) -> Iterator[tuple[Config, Lake, Progress]]:
+    """Load a config and open its lake; ``wait`` is given by commands that lock it, if it exists."""
     from pipelines.dataset.tables import open_lake
     from pipelines.progress import Progress
     from pipelines.run.locks import Locks
 
-    progress = Progress()
-    lake = open_lake(config, progress.note)
-    with Locks(wait=wait, notify=progress.note) as locks:
-        if lock:
+    settings, progress = load(config, overrides, models=models), Progress()
+    lake = open_lake(settings, progress.note)
+    with Locks(wait=bool(wait), notify=progress.note) as locks:
+        if wait is not None:
             locks.lock_existing_lake(lake)
-        yield lake, progress
+        yield settings, lake, progress
 
 
 def answer(content: object, describe: Callable[[Any], str], *, as_json: bool) -> None:

@@ -103,8 +103,7 @@ def status(config: Path, overrides: list[str] | None = None) -> None:
     """Print the version, rows, files and size of each table, and how much only old versions use."""
     from pipelines.lake import upkeep
 
-    checked = load(config, overrides, models=False)
-    with lake_of(checked, wait=False, lock=False) as (held, _):
+    with lake_of(config, overrides) as (checked, held, _):
         runs = upkeep.recorded_by_runs(held, [Path(checked.output)])
         say(upkeep.describe_status(held, upkeep.recorded_in_lake(held) | runs))
 
@@ -114,7 +113,7 @@ def compact(config: Path, overrides: list[str] | None = None, wait: bool = False
     """Join small files of many ingests into larger ones. All versions stay readable, and so do all runs."""
     from pipelines.lake import upkeep
 
-    with lake_of(load(config, overrides, models=False), wait=wait) as (held, progress):
+    with lake_of(config, overrides, wait=wait) as (_, held, progress):
         with progress.stage("compact"):
             done = upkeep.compact(held)
         say(upkeep.describe_compaction(done))
@@ -145,11 +144,10 @@ def vacuum(
     from pipelines.lake import upkeep
     from pipelines.tracking.store import versions_in_use
 
-    checked = load(config, overrides, models=False)
     for folder in runs or []:
         if not folder.is_dir():
             raise ConfigError(f"--runs: {folder} is not a folder; check the path.")
-    with lake_of(checked, wait=wait, lock=not dry_run) as (held, progress):
+    with lake_of(config, overrides, wait=None if dry_run else wait) as (checked, held, progress):
         recorded = versions_in_use(checked, held, runs or [])
         run_ids = {run for _, _, run in recorded}
         for name in forget or []:
@@ -189,7 +187,7 @@ def list_rows(
     """
     from pipelines.ingest.quarantine import Selection, describe_listing, listing
 
-    with lake_of(load(config, overrides, models=False), wait=False, lock=False) as (held, _):
+    with lake_of(config, overrides) as (_, held, _):
         say(describe_listing(listing(held, Selection(rule, ticker, table)), limit))
 
 
@@ -216,7 +214,7 @@ def release(
     from pipelines.ingest.quarantine import Selection
     from pipelines.ingest.quarantine import release as accept
 
-    with lake_of(load(config, overrides, models=False), wait=wait) as (held, _):
+    with lake_of(config, overrides, wait=wait) as (_, held, _):
         say(accept(held, Selection(rule, ticker, table, row)))
 
 

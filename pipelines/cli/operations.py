@@ -45,14 +45,8 @@ def nightly(
             return
     from pipelines.nightly.night import play_nights
 
-    play_nights(
-        load(config, overrides),
-        day,
-        echo=say,
-        dry_run=dry_run,
-        accept_changes=accept_changes,
-        wait=wait,
-    )
+    settings = load(config, overrides)
+    play_nights(settings, day, echo=say, dry_run=dry_run, accept_changes=accept_changes, wait=wait)
 
 
 account = group("account")
@@ -70,8 +64,7 @@ def show_account(config: Path, overrides: list[str] | None = None, as_json: bool
     """
     from pipelines.commands.account import collect_account, describe_account
 
-    settings = load(config, overrides, models=False)
-    with lake_of(settings, wait=False, lock=False) as (lake, _):
+    with lake_of(config, overrides) as (settings, lake, _):
         answer(collect_account(settings, lake), describe_account, as_json=as_json)
 
 
@@ -88,8 +81,7 @@ def reconcile_account(
     """
     from pipelines.commands.account import describe_reconciliation, reconcile_account
 
-    settings = load(config, overrides, models=False)
-    with lake_of(settings, wait=False, lock=False) as (lake, _):
+    with lake_of(config, overrides) as (settings, lake, _):
         found = reconcile_account(settings, lake, file)
     answer(found, describe_reconciliation, as_json=as_json)
     if found["differences"]:
@@ -113,8 +105,7 @@ def verify(config: Path, overrides: list[str] | None = None, as_json: bool = Fal
     from pipelines.nightly.record import describe
     from pipelines.nightly.record import verify as verify_record
 
-    settings = load(config, overrides, models=False)
-    with lake_of(settings, wait=False, lock=False) as (lake, _):
+    with lake_of(config, overrides) as (settings, lake, _):
         found = verify_record(settings, lake)
     answer(found, describe, as_json=as_json)
     if found["problems"]:
@@ -132,8 +123,7 @@ def show(config: Path, overrides: list[str] | None = None, as_json: bool = False
     """
     from pipelines.nightly.record import describe_evidence, evidence
 
-    settings = load(config, overrides, models=False)
-    with lake_of(settings, wait=False, lock=False) as (lake, _):
+    with lake_of(config, overrides) as (settings, lake, _):
         answer(evidence(settings, lake), describe_evidence, as_json=as_json)
 
 
@@ -162,8 +152,7 @@ def signals(
     """
     from pipelines.commands.signals import SignalsOptions, make_signals
 
-    session = None if date is None else date.date()
-    options = SignalsOptions(session, model, version, out, output, explain)
+    options = SignalsOptions(date and date.date(), model, version, out, output, explain)
     make_signals(target, overrides or [], options, say)
 
 
@@ -229,8 +218,9 @@ def prune(
     remove = yes and not dry_run
     if remove:
         pruning = apply_prune(pruning, notify=say)
-    found = {"done": remove, **asdict(pruning)}
-    answer(found, lambda _: describe_pruning(pruning, done=remove), as_json=as_json)
+    answer(
+        {"done": remove, **asdict(pruning)}, lambda _: describe_pruning(pruning, done=remove), as_json=as_json
+    )
 
 
 def promote(
@@ -320,8 +310,7 @@ def sync(config: Path, overrides: list[str] | None = None) -> None:
     """
     from pipelines.nightly import spool
 
-    settings = load(config, overrides)
-    with lake_of(settings, wait=False, lock=False) as (lake, progress):
+    with lake_of(config, overrides, models=True) as (settings, lake, progress):
         say(spool.describe_synced(spool.sync(settings, lake, progress), settings))
 
 

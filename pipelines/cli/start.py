@@ -51,35 +51,26 @@ def examine() -> list[Examined]:
     """Check Python, the libraries, the accelerator, memory, disk, the data folder and the sources."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     free = shutil.disk_usage(Path.cwd()).free / 2**30
-    return [
-        _judged(
-            "python",
-            f"{platform.python_version()} on {platform.system()}",
-            "install Python 3.11 or later",
-            fine=sys.version_info >= (3, 11),
-        ),
-        *_libraries(),
-        _accelerator(),
-        _judged(
-            "machine",
+    system, fine = f"{platform.python_version()} on {platform.system()}", sys.version_info >= (3, 11)
+    needed = {
+        "python": (system, fine, "install Python 3.11 or later"),
+        "machine": (
             f"{n_cores()} cores, {memory:.0f} GiB memory",
+            memory >= 4,
             "the demo needs at least 4 GiB of memory",
-            fine=memory >= 4,
         ),
-        _judged(
-            "disk",
+        "disk": (
             f"{free:.0f} GiB free in the current folder",
+            free >= 2,
             "free at least 2 GiB for the lake and outputs",
-            fine=free >= 2,
         ),
-        _data_folder(),
-        *_feature_store(),
-        _network_sources(),
-    ]
-
-
-def _judged(name: str, said: str, cure: str, *, fine: bool) -> Examined:
-    return Examined(name, "ok" if fine else "missing", said if fine else f"{said}; {cure}")
+    }
+    python, *others = (
+        Examined(name, "ok" if fine else "missing", said if fine else f"{said}; {cure}")
+        for name, (said, fine, cure) in needed.items()
+    )
+    checked = [_accelerator(), *others, _data_folder(), *_feature_store(), _network_sources()]
+    return [python, *_libraries(), *checked]
 
 
 def _libraries() -> list[Examined]:

@@ -1,7 +1,7 @@
 """The account of the nights for a terminal: what it earned, what it holds, and where it differs."""
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ import polars as pl
 
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
-from pipelines.format import PERCENT, Kind, json_rows, number
+from pipelines.format import PERCENT, Kind, json_rows
 from pipelines.lake.lake import Lake
 from pipelines.nightly.book.account import account_tables, earned
 from pipelines.nightly.book.trades import read_trades
@@ -69,34 +69,31 @@ def describe_account(found: Mapping[str, Any]) -> str:
         f"{found['config']}, account at the close of {found['session']}",
         *text_table(facts.items(), left=2),
     ]
-    names = ("pnl", "revision", "nav", "gross", "backtest_nav", "fee", "charge")
     shown = found["sessions"][-_SESSIONS:]
-    cells = [(str(row["session"]), *(_MONEY.text(row[name]) for name in names)) for row in shown]
-    heads = ("session", "P&L", "revision", "NAV net", "NAV gross", "backtest", "fees", "charges")
-    lines += [f"last {len(cells)} of {len(found['sessions'])} sessions", *text_table(cells, heads)]
-    held = sorted(found["positions"], key=lambda row: -abs(row["value"]))
-    cells = [
-        (
-            row["ticker"],
-            *(number(row[name], 2) for name in ("shares", "price")),
-            _MONEY.text(row["value"]),
-            _MONEY.text(row["pnl"]),
-        )
-        for row in held
+    heads = "session, P&L, revision, NAV net, NAV gross, backtest, fees, charges"
+    cells = _cells(shown, "session, pnl, revision, nav, gross, backtest_nav, fee, charge")
+    lines += [
+        f"last {len(shown)} of {len(found['sessions'])} sessions",
+        *text_table(cells, heads.split(", ")),
     ]
+    cells = _cells(
+        sorted(found["positions"], key=lambda row: -abs(row["value"])), "ticker, shares, price, value, pnl"
+    )
     lines += [f"{len(cells)} positions", *text_table(cells, ("ticker", "shares", "price", "value", "P&L"))]
-    if backtest is not None:
-        apart = [row for row in found["shortfall"] if abs(row["shortfall"]) >= 0.005][:_NAMES]
-        cells = [
-            (row["ticker"], *(_MONEY.text(row[name]) for name in ("backtest_pnl", "pnl", "shortfall")))
-            for row in apart
-        ]
-        lines.append(
-            "largest shortfalls against the backtest" if cells else "no shortfall against the backtest"
-        )
-        if cells:
-            lines += text_table(cells, ("ticker", "backtest", "account", "shortfall"))
+    apart = [row for row in found["shortfall"] if abs(row["shortfall"]) >= 0.005][:_NAMES]
+    if backtest is not None and not apart:
+        lines.append("no shortfall against the backtest")
+    elif backtest is not None:
+        cells = _cells(apart, "ticker, backtest_pnl, pnl, shortfall")
+        lines.append("largest shortfalls against the backtest")
+        lines += text_table(cells, ("ticker", "backtest", "account", "shortfall"))
     return "\n".join(lines)
+
+
+def _cells(rows: Sequence[Mapping[str, Any]], names: str) -> list[tuple[str, ...]]:
+    """Columns of rows, which are amounts but for the first one."""
+    first, *amounts = names.split(", ")
+    return [(str(row[first]), *(_MONEY.text(row[name]) for name in amounts)) for row in rows]
 
 
 def _earned(pnl: float, over_nav: float | None) -> str:
@@ -142,9 +139,6 @@ def describe_reconciliation(found: Mapping[str, Any]) -> str:
     head = f"{found['config']}, positions at the close of {found['session']}: "
     if not rows:
         return f"{head}all {compared} agree"
-    cells = [
-        (row["ticker"], *(number(row[name], 2) for name in ("account", "file", "difference", "value")))
-        for row in rows
-    ]
-    heads = ("ticker", "account", "file", "difference", "value")
-    return "\n".join([f"{head}{len(rows)} of {compared} differ", *text_table(cells, heads)])
+    names = "ticker, account, file, difference, value"
+    table = text_table(_cells(rows, names), names.split(", "))
+    return "\n".join([f"{head}{len(rows)} of {compared} differ", *table])

@@ -9,7 +9,6 @@ that a removed run has read until ``peerglass lake vacuum --forget RUN``.
 """
 
 import datetime as dt
-import json
 import re
 import shutil
 from collections import Counter
@@ -33,8 +32,7 @@ from pipelines.results.signal_file import RECORD, MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, leader, list_evaluations, tradable_delay
 from pipelines.run.identity import Identity
 from pipelines.run.locks import Locks, holder_of
-from pipelines.run.provenance import FILE as PROVENANCE
-from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance
+from pipelines.run.provenance import AuditMade, TrainingStarted, read_provenance, sessions
 from pipelines.run.record import RecordedRun, find_folder, open_run
 from pipelines.run.registration import registration_of
 from pipelines.terminal import text_table
@@ -85,7 +83,12 @@ def summarise(folder: Path) -> RunSummary:
     """Summarise the run, or the measured signals, in a folder."""
     known = RunSummary(folder.name, folder, holder=holder_of(folder), size=size_of(folder))
     try:
-        read = _read_signals(known) if (folder / RECORD).is_file() else _read_run(known)
+        signals = find_signals(str(folder), folder.parent) if (folder / RECORD).is_file() else None
+        if signals is None:
+            read = _read_run(known)
+        else:
+            made, names = signals.record.made_at, tuple(signals.record.signals)
+            read = replace(known, started=made, state="signals", models=names)
         evaluations = list_evaluations(known)
     except (OSError, ValueError, KeyError, TypeError, DataError):
         return known
@@ -96,18 +99,14 @@ def summarise(folder: Path) -> RunSummary:
 def _read_run(known: RunSummary) -> RunSummary:
     record = read_json(known.folder / "run.json")
     models = tuple(Identity.from_record(record["identity"]).settings["models"])
-    done, planned = _tasks(known.folder)
+    done = planned = 0
+    if trainings := sessions(read_provenance(known)):
+        newest, finished = trainings[-1]
+        done, planned = newest.done + finished, newest.planned
     state: State = "complete" if done >= planned else "incomplete"
     state = "running" if known.holder is not None else state if planned else "not trained"
     started = dt.datetime.fromisoformat(record["started_at"])
     return replace(known, started=started, state=state, done=done, planned=planned, models=models)
-
-
-def _read_signals(known: RunSummary) -> RunSummary:
-    measured = find_signals(str(known.folder), known.folder.parent)
-    assert measured is not None, "the folder has a record"
-    record = measured.record
-    return replace(known, started=record.made_at, state="signals", models=tuple(record.signals))
 
 
 def size_of(path: Path) -> int:
@@ -135,22 +134,6 @@ def describe_runs(runs: Sequence[RunSummary]) -> str:
             figures = (f"{one.first} to {one.last}", one.model, str(one.delay), *numbers)
         rows.append((run.run_id, started, f"{run.state}{tasks}", megabytes(run.size), *figures))
     return "\n".join(text_table(rows, _HEADS, left=len(_HEADS), indent="")) if rows else "no runs"
-
-
-def _tasks(folder: Path) -> tuple[int, int]:
-    """Tasks that are finished and planned, by the newest training of the run's provenance."""
-    done = planned = 0
-    path = folder / PROVENANCE
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        try:
-            event = json.loads(line)
-        except ValueError:  # the incomplete last line of a process that was killed
-            continue
-        if event["event"] == "training started":
-            done, planned = int(event["done"]), int(event["planned"])
-        elif event["event"] == "task done":
-            done += 1
-    return done, planned
 
 
 def _newest_figures(evaluation: StoredEvaluation) -> Measured:

@@ -7,29 +7,30 @@ Models are imported when their settings are asked for, because that imports torc
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_args, get_origin
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from features.options import Options
 from pipelines import plugins
-from pipelines.config.paths import absolute_paths, default_paths
 from pipelines.config.schema import Config
 from pipelines.config.schema import Path as SettingPath
 from pipelines.errors import ConfigError
 from pipelines.lake.options import is_url, unusable_part
 from pipelines.lake.options import validation_error as lake_validation_error
 from pipelines.secrets import REFERENCE, register_all_secrets, register_secrets
-from pipelines.settings import Settings, describe, unknown_key, yaml_problem
+from pipelines.settings import PathKind, Settings, describe, unknown_key, yaml_problem
 from pipelines.sources.base import YAML_LOADER
+from pipelines.sources.settings import OWN_SOURCES
 
 if TYPE_CHECKING:
     from models.fitting.config import FitConfig
@@ -48,7 +49,7 @@ def load_config(
     raw = plugins.load_named(raw, str(path))
     written: dict[SettingPath, str] = {}
     raw = resolve_references(raw, (), written, str(path))
-    raw = merge_settings(default_paths(Config, root), absolute_paths(raw, root))
+    raw = merge_settings(default_paths(root), absolute_paths(raw, root))
     removed: set[str] = set()
     if isinstance(raw.get("models"), dict):
         removed = {name for name, settings in raw["models"].items() if settings is None}
@@ -136,6 +137,16 @@ def _check_settings(config: Config, origin: str) -> None:
         require_calendar(config.quality.calendar)
 
 
+_STORE = re.compile(r"sqlite:///(?:file:)?|file:(?!/)")
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
+_NOT_A_FOLDER = (":memory:", "databricks", "uc")  # tracking stores that are neither a URL nor a path
+_ANY = "*"  # stands for the names of a mapping, or the places of a list, among the keys of a setting
+_OF_MODELS = tuple(  # settings of models have no section in the config
+    (keys, PathKind.RUN)
+    for keys in (("models", _ANY, "init_from"), ("models", _ANY, "members", _ANY, "init_from"))
+)
+
+Place = tuple[tuple[str, ...], PathKind]  # keys of a setting that is a path, outermost first
 _TICKERS: Final = "tickers"
 _TEXT: Final = "tag:yaml.org,2002:str"
 
@@ -239,14 +250,18 @@ def parse_override(text: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise ConfigError(f"--set {text!r} is not of the form a.b=c; for example --set fit.epochs=5.")
     try:
-        nested: Any = _load(value, key=key.strip().rpartition(".")[2])
+        parsed = _load(value, key=key.strip().rpartition(".")[2])
     except yaml.YAMLError:
         raise ConfigError(
             f"--set {key}=...: the value is not valid YAML; quote it if it holds special characters."
         ) from None
-    for part in reversed(key.strip().split(".")):
-        nested = {part: nested}
-    return absolute_paths(nested, Path.cwd())
+    return absolute_paths(nested(key.strip().split("."), parsed), Path.cwd())
+
+
+def nested(keys: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401 (YAML holds anything)
+    """Return ``{a: {b: value}}`` for the keys a and b."""
+    first, *below = keys
+    return {first: nested(below, value) if below else value}
 
 
 def resolve_references(
@@ -290,6 +305,90 @@ def _root(given: object, path: Path) -> Path:
 def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
     tags = ("kind", "scheme", "model") if section in ("models", "members") else ("kind", "scheme")
     return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
+
+
+def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
+    """Make the relative paths in the settings of a config absolute."""
+    own = [place for source in OWN_SOURCES.values() for place in _places(source, ("source",))]
+    changed = dict(settings)
+    for keys, kind in (*_places_of_config(), *own, *_OF_MODELS):
+        changed = _change(changed, keys, functools.partial(absolute, kind=kind, folder=folder))
+    if isinstance(given := changed.get("plugins"), list | tuple):
+        places = (absolute(one, PathKind.PATH, folder) if plugins.is_file(one) else one for one in given)
+        changed["plugins"] = list(places)
+    return changed
+
+
+def _change(value: Any, keys: tuple[str, ...], change: Callable[[str], str]) -> Any:  # noqa: ANN401 (YAML)
+    """Change the texts at a place in nested settings; a text alone may stand for a list or mapping."""
+    if isinstance(value, Mapping) and keys:
+        names = value if keys[0] == _ANY else {keys[0]} & value.keys()
+        return {**value, **{name: _change(value[name], keys[1:], change) for name in names}}
+    if isinstance(value, list | tuple) and keys[:1] == (_ANY,):
+        return [_change(one, keys[1:], change) for one in value]
+    return change(value) if isinstance(value, str) and {*keys} <= {_ANY} else value
+
+
+def absolute(text: str, kind: PathKind, folder: Path) -> str:
+    """Make the text of one setting absolute, if it is a relative path and no URL or run's name."""
+    reference = REFERENCE.match(text)
+    if reference is not None:
+        name, default = reference.groups()
+        if not default:
+            return text
+        return f"${{{name}:-{absolute(default, kind, folder)}}}{text[reference.end() :]}"
+    if kind is PathKind.STORE:
+        prefix = _STORE.match(text)
+        if prefix is not None and not text[prefix.end() :].startswith(_NOT_A_FOLDER):
+            return prefix[0] + absolute(text[prefix.end() :], PathKind.PATH, folder)
+        if text in _NOT_A_FOLDER:
+            return text
+    is_path = text and not _SCHEME.match(text)
+    if kind is PathKind.RUN:  # a name holds no separator
+        is_path = is_path and ("/" in text or text in (".", ".."))
+    if not is_path or os.path.isabs(os.path.expandvars(os.path.expanduser(text))):
+        return text
+    return _joined(folder, text)
+
+
+def _joined(folder: Path, text: str) -> str:
+    """Join a folder and a relative path. Only its first steps are normalised, since a query may follow."""
+    while text.startswith(("./", "../")):
+        step, _, text = text.partition("/")
+        folder = folder.parent if step == ".." else folder
+    if text in ("", "."):
+        return str(folder)
+    return str(folder.parent) if text == ".." else f"{str(folder).rstrip('/')}/{text}"
+
+
+def default_paths(root: Path) -> Settings:
+    """Settings of a config that are paths and have a relative default, as absolute paths."""
+    found: Settings = {}
+    for keys, kind in _places_of_config():
+        first: Any = Config.model_fields[keys[0]].default
+        default = functools.reduce(lambda section, key: getattr(section, key, None), keys[1:], first)
+        if isinstance(default, str):
+            found = merge_settings(found, nested(keys, absolute(default, kind, root)))
+    return found
+
+
+@functools.cache
+def _places_of_config() -> tuple[Place, ...]:
+    return tuple(dict.fromkeys(_places(Config)))
+
+
+def _places(annotation: Any, keys: tuple[str, ...] = ()) -> Iterator[Place]:  # noqa: ANN401 (any annotation)
+    """Paths among the settings of a section, or of a type that is made of sections."""
+    if get_origin(annotation) is Annotated:
+        yield from ((keys, mark) for mark in get_args(annotation) if isinstance(mark, PathKind))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        for name, field in annotation.model_fields.items():
+            yield from (((*keys, name), mark) for mark in field.metadata if isinstance(mark, PathKind))
+            yield from _places(field.annotation, (*keys, name))
+    else:
+        below = (*keys, _ANY) if get_origin(annotation) in (dict, Mapping, tuple) else keys
+        for part in get_args(annotation):
+            yield from _places(part, below)
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)

@@ -13,7 +13,7 @@ from features.arithmetic.rolling import carry
 from features.arrays import FloatArray
 from features.panel.holding import earned_index
 from features.panel.panel import Panel
-from pipelines.config.benchmarks import BenchmarkConfig
+from pipelines.config.sections import BenchmarkConfig
 from pipelines.dataset.risk_free import read_series
 from pipelines.errors import ConfigError, DataError
 

@@ -31,10 +31,10 @@ from features.panel.derived import cached, column
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
 from pipelines.columns import table
-from pipelines.config.benchmarks import BenchmarkConfig
 from pipelines.config.schema import Config
 from pipelines.config.sections import (
     BacktestConfig,
+    BenchmarkConfig,
     CostsConfig,
     ExecutionConfig,
     SpreadEstimator,

@@ -35,7 +35,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import EnsembleForecasts, schema
 from pipelines.results.evaluate import ensemble, label_overlap, seed_dispersion, standardised
 from pipelines.run.completeness import forecast_by_all
-from pipelines.run.record import QUANTILE_SCORES, RecordedRun
+from pipelines.run.record import QUANTILE_SCORES, RecordedRun, task_of
 
 HORIZONS: Final = (1, 2, 3, 5, 10, 21, 63)  # sessions held, at the first tradable delay; and the label's
 DELAYS: Final = (0, 1, 2, 5)  # sessions until the trade, at the label's horizon; and the config's
@@ -239,10 +239,9 @@ def quantile_score_table(run: RecordedRun, folds: Collection[int]) -> pl.DataFra
     """Average quantile scores over seeds and common folds, weighted by dates; None without quantiles."""
     rows: list[dict[str, Any]] = []
     for path in sorted((run.folder / QUANTILE_SCORES).glob("*.json")):
-        model, _, rest = path.stem.rpartition("-fold-")
-        if int(rest.partition("-seed-")[0]) not in folds:
-            continue
-        rows += [{"model": model, **row} for row in json.loads(path.read_text())]
+        task = task_of(path)
+        if task["fold"] in folds:
+            rows += [{"model": task["model"], **row} for row in json.loads(path.read_text())]
     if not rows:
         return None
     weight = pl.col("dates") / pl.col("dates").sum()

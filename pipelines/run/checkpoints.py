@@ -3,7 +3,7 @@
 import glob
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,43 +105,42 @@ def _cure(folder: Path) -> str:
 _NUMBERS = "numbers"
 
 
+def read_snapshot(path: Path) -> bytes | None:
+    """Read the file of a snapshot; None if there is none."""
+    return path.read_bytes() if path.is_file() else None
+
+
 class FileSnapshotStore:
-    """Stores the newest snapshot of one training of a task in a file, whose folder the first save creates."""
+    """Stores the newest snapshot of one training of a task: in its file, or with the parent of a worker."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def read(self) -> bytes | None:
-        """Return the stored content; None if there is none."""
-        return self.path.read_bytes() if self.path.is_file() else None
-
-    def write(self, content: bytes) -> None:
-        """Replace the stored content, atomically."""
-        write_bytes(self.path, content)
-
-    def at(self, path: Path) -> Self:
-        """Return the store of another file of the same folder."""
-        return type(self)(path)
+    def __init__(
+        self,
+        path: Path,
+        read: Callable[[Path], bytes | None] = read_snapshot,
+        write: Callable[[Path, bytes], object] = write_bytes,
+    ) -> None:
+        self.path, self._read, self._write = path, read, write
 
     def load(self) -> Snapshot | None:
         """Read the snapshot; None if there is none, DataError if the content is corrupted."""
         from safetensors.torch import load  # imports torch, which readers of other checkpoints do not need
 
         try:
-            content = self.read()
+            content = self._read(self.path)
             return None if content is None else Snapshot(load(content), _metadata(content)[_NUMBERS])
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise self.unusable(error) from None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Replace the stored snapshot."""
+        """Replace the stored snapshot, atomically."""
         from safetensors.torch import save
 
-        self.write(save(dict(snapshot.tensors), metadata={_NUMBERS: snapshot.numbers}))
+        self._write(self.path, save(dict(snapshot.tensors), metadata={_NUMBERS: snapshot.numbers}))
 
-    def sibling(self, name: str) -> Self:
-        """Return the store of another snapshot of the same task, in a file next to this one."""
-        return self.at(self.path.with_name(f"{self.path.stem}-{name}{self.path.suffix}"))
+    def of_refit(self) -> Self:
+        """Return the store of the second fit of the same task, in a file next to this one."""
+        path = self.path.with_name(f"{self.path.stem}-refit{self.path.suffix}")
+        return type(self)(path, self._read, self._write)
 
     def unusable(self, error: Exception) -> DataError:
         """Return the error of a snapshot that cannot be resumed, which names the file and the cure."""
@@ -162,29 +161,6 @@ class SavedSnapshot:
 
     path: Path
     content: bytes
-
-
-class RelayedSnapshotStore(FileSnapshotStore):
-    """Stores a snapshot with the parent."""
-
-    def __init__(
-        self, path: Path, contents: Mapping[Path, bytes], send: Callable[[SavedSnapshot], None]
-    ) -> None:
-        super().__init__(path)
-        self._contents, self._send = dict(contents), send
-
-    def read(self) -> bytes | None:
-        """Return the newest content: what came with the task, or was written since."""
-        return self._contents.get(self.path)
-
-    def write(self, content: bytes) -> None:
-        """Keep the content, and send it to the parent."""
-        self._contents[self.path] = content
-        self._send(SavedSnapshot(self.path, content))
-
-    def at(self, path: Path) -> Self:
-        """Return the store of another file, with the same parent."""
-        return type(self)(path, self._contents, self._send)
 
 
 def _metadata(content: bytes) -> dict[str, str]:

@@ -14,8 +14,7 @@ from features.arrays import FloatArray
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-
-Key = tuple[str, int, int]  # model, fold and seed of a task
+from pipelines.run.record import TaskKey
 
 
 def require_test(config: Config, run_id: str) -> None:
@@ -37,14 +36,16 @@ def committed_tasks(run_id: str, lake: Lake) -> pl.DataFrame:
 
 def missing_tasks(
     models: Iterable[str], folds: Iterable[int], seeds: Iterable[int], forecasts: pl.DataFrame
-) -> tuple[Key, ...]:
+) -> tuple[TaskKey, ...]:
     """List the tasks of a run that have no forecasts, in the order of models, folds and seeds."""
     present = set(forecasts.select("model", "fold", "seed").unique().iter_rows())
     planned = [(model, fold, seed) for model in models for fold in folds for seed in seeds]
     return tuple(key for key in planned if key not in present)
 
 
-def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Collection[int]) -> str | None:
+def describe_missing(
+    missing: Collection[TaskKey], folds: Collection[int], seeds: Collection[int]
+) -> str | None:
     """Describe the missing tasks by model, for example ``ridge: fold 1; mlp: seed 2 of fold 0``; or None."""
     parts = [
         f"{model}: {describe_missing_of_model(model, missing, folds, seeds)}"
@@ -54,7 +55,7 @@ def describe_missing(missing: Collection[Key], folds: Collection[int], seeds: Co
 
 
 def describe_missing_of_model(
-    model: str, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
+    model: str, missing: Collection[TaskKey], folds: Collection[int], seeds: Collection[int]
 ) -> str | None:
     """Describe the missing tasks of one model, for example ``seed 2 of fold 0``; None if there are none."""
     gaps = {fold: [key[2] for key in missing if key[:2] == (model, fold)] for fold in folds}
@@ -105,7 +106,7 @@ def restrict_to_dates(
 
 
 def comparable_folds(
-    folds: Iterable[int], missing: Collection[Key], forecasts: pl.DataFrame
+    folds: Iterable[int], missing: Collection[TaskKey], forecasts: pl.DataFrame
 ) -> tuple[int, ...]:
     """List the folds on which every model with forecasts is complete: lacking a hard one is no advantage."""
     in_use = set(forecasts.select("model", "seed").unique().iter_rows())
@@ -114,7 +115,7 @@ def comparable_folds(
 
 
 def add_missing_column(
-    ladder: pl.DataFrame, missing: Collection[Key], folds: Collection[int], seeds: Collection[int]
+    ladder: pl.DataFrame, missing: Collection[TaskKey], folds: Collection[int], seeds: Collection[int]
 ) -> pl.DataFrame:
     """Add the missing tasks to a ladder, and rows of null numbers for models without forecasts."""
     models = list(dict.fromkeys(key[0] for key in missing))

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from pipelines.errors import DataError
+from pipelines.run.evaluations import Evaluated
 from pipelines.run.identity import LIBRARIES, code_digest, installed
 from pipelines.run.record import RecordedRun, git_commit
 
@@ -189,7 +190,7 @@ def record(run: RecordedRun, event: Event) -> None:
         os.fsync(file.fileno())
 
 
-def read_provenance(run: RecordedRun) -> tuple[Event, ...]:
+def read_provenance(run: Evaluated) -> tuple[Event, ...]:
     """Read a run's events, oldest first; empty if nothing has been recorded.
 
     Raises

@@ -20,8 +20,9 @@ from pipelines.files import read_json, write_table, write_text
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
+TaskKey = tuple[str, int, int]  # model, fold and seed, which identify a task in its run
 LATEST = "latest"  # the run started last; a config that was only audited has not been started
-QUANTILE_SCORES = "quantile_scores"  # folder of the score files in a run's folder
+SCORES, QUANTILE_SCORES, CURVES = "scores", "quantile_scores", "curves"  # folders in a run's folder
 _RECORD = "run.json"
 _LISTED = 8  # maximum number of differences in a message
 _GONE = {"\n  engine: integrated_gradients\n": "explain.engine=permutation"}
@@ -52,13 +53,10 @@ class RecordedRun:
         """Folder of one fitted model."""
         return self.folder / "checkpoints" / model / f"fold-{fold}-seed-{seed}"
 
-    def curve(self, model: str, fold: int, seed: int) -> Path:
-        """File of one learning curve, with one JSON line per epoch."""
-        return self.folder / "curves" / f"{model}-fold-{fold}-seed-{seed}.jsonl"
-
-    def snapshot(self, model: str, fold: int, seed: int) -> Path:
-        """File of the newest snapshot of an unfinished training."""
-        return self.folder / "snapshots" / f"{model}-fold-{fold}-seed-{seed}.safetensors"
+    def task_file(self, folder: str, key: TaskKey, suffix: str = ".json") -> Path:
+        """File of a task in a folder of the run: scores, curve, snapshot, or what an ensemble reads."""
+        model, fold, seed = key
+        return self.folder / folder / f"{model}-fold-{fold}-seed-{seed}{suffix}"
 
     def write_table(self, name: str, frame: pl.DataFrame) -> Path:
         """Write a result table of the run as Parquet, atomically."""
@@ -213,31 +211,26 @@ def git_commit() -> str:
         return "unknown"
 
 
-def score_file(model: str, fold: int, seed: int) -> str:
-    """Path of the file with a task's scores, relative to the run's folder."""
-    return f"scores/{model}-fold-{fold}-seed-{seed}.json"
-
-
 def read_scores(run: RecordedRun) -> pl.DataFrame:
     """Read the scores of all finished tasks, by model, fold and seed; null where there is none."""
-    paths = sorted((run.folder / "scores").glob("*.json"))
+    paths = sorted((run.folder / SCORES).glob("*.json"))
     figures = ("valid_rank_ic", "valid_ic", "pretrain_loss", "calibration_slope", "calibration_error")
     return pl.DataFrame(
-        [{**_task_of(path), **json.loads(path.read_text())} for path in paths],
+        [{**task_of(path), **json.loads(path.read_text())} for path in paths],
         schema={"model": pl.String, "fold": pl.Int64, "seed": pl.Int64, **dict.fromkeys(figures, pl.Float64)},
     )
 
 
 def read_curves(run: RecordedRun) -> pl.DataFrame:
     """Read the learning curves of all tasks: model, fold, seed, epoch, train_loss, valid_rank_ic and more."""
-    paths = sorted((run.folder / "curves").glob("*.jsonl"))
+    paths = sorted((run.folder / CURVES).glob("*.jsonl"))
     return pl.DataFrame(
-        [_task_of(path) | json.loads(line) for path in paths for line in path.read_text().splitlines()]
+        [task_of(path) | json.loads(line) for path in paths for line in path.read_text().splitlines()]
     )
 
 
-def _task_of(path: Path) -> dict[str, Any]:
-    """Model, fold and seed in the name of a file."""
+def task_of(path: Path) -> dict[str, Any]:
+    """Model, fold and seed of a file of a task."""
     model, _, rest = path.stem.rpartition("-fold-")
     fold, _, seed = rest.partition("-seed-")
     return {"model": model, "fold": int(fold), "seed": int(seed)}

@@ -39,8 +39,7 @@ from pipelines.device import keep_compiled_steps
 from pipelines.errors import ConfigError, DivergedError
 from pipelines.machine import GIB
 from pipelines.run.checkpoints import FileSnapshotStore
-
-Key = tuple[str, int, int]  # model, fold and seed of a task
+from pipelines.run.record import TaskKey
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,10 +73,10 @@ class Task:
     device: str  # device of the panel and the network; ``cpu`` for baselines, which compute on the processor
     snapshot: Path  # of an unfinished training, in the run's folder; only the parent reads and writes it
     start: FittedState | None = None  # a fitted model whose day encoder it starts from
-    is_member: bool = False  # whether an ensemble combines its forecasts (`pipelines.train.ensembles`)
+    is_member: bool = False  # whether an ensemble combines its forecasts (`pipelines.train.walkforward`)
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TaskKey:
         """Model, fold and seed, which identify the task in its run."""
         return self.model, self.fold.index, self.seed
 
@@ -170,7 +169,7 @@ def run_task(
         chosen = fit(task.registered, task.options, *on, on_epoch=on_epoch, snapshots=snapshots, **how)
     if not task.fit.refit:
         return outcome_of(task, arrays, data, chosen)
-    again = None if snapshots is None else snapshots.sibling("refit")
+    again = None if snapshots is None else snapshots.of_refit()
     with _named_snapshot(again):
         fitted = refit(chosen, *on, snapshots=again, **how)
     return outcome_of(task, arrays, data, chosen, fitted)
@@ -192,34 +191,25 @@ def outcome_of(
     """Score a model on validation before any refit, and forecast the test once after it."""
     valid_BN = chosen.forecast(data, task.fold.valid)
     valid = forecast_metrics(valid_BN, arrays.label_TN[task.fold.valid])
-    fitted = chosen if refitted is None else refitted
+    fitted, test = chosen if refitted is None else refitted, task.fold.test
+    path_BNK, quantile_scores = None, None
+    if isinstance(fitted, NeuralFitted):
+        if fitted.module.n_horizons > 1:
+            path_BNK = fitted.horizons(data, test)[..., :-1]
+        if fitted.module.quantile_head is not None and len(test):
+            target_TN = np.where(arrays.universe_TN, arrays.target_TN, np.float32(np.nan))
+            levels, quantile_BNQ = fitted.module.quantile_head.levels, fitted.quantiles(data, test)
+            quantile_scores = score_quantiles(quantile_BNQ, target_TN, levels, task.fold.train, test)
     return Outcome(
-        test_BN=fitted.forecast(data, task.fold.test),
+        test_BN=fitted.forecast(data, test),
         valid_rank_ic=valid.rank_ic,
         valid_ic=valid.ic,
         history=tuple(chosen.history),
         state=fitted.state(),
-        path_BNK=_path(fitted, data, task.fold.test),
-        quantile_scores=_quantile_scores(task, arrays, data, fitted),
+        path_BNK=path_BNK,
+        quantile_scores=quantile_scores,
         valid_BN=valid_BN if task.is_member else None,
     )
-
-
-def _quantile_scores(task: Task, arrays: Arrays, data: PanelTensors, fitted: Fitted) -> Scores | None:
-    """Score the test quantiles; None for a model without quantiles, or if there is no test."""
-    if not isinstance(fitted, NeuralFitted) or fitted.module.quantile_head is None or not len(task.fold.test):
-        return None
-    levels, fold = fitted.module.quantile_head.levels, task.fold
-    quantile_BNQ = fitted.quantiles(data, fold.test)
-    target_TN = np.where(arrays.universe_TN, arrays.target_TN, np.float32(np.nan))
-    return score_quantiles(quantile_BNQ, target_TN, levels, fold.train, fold.test)
-
-
-def _path(fitted: Fitted, data: PanelTensors, dates: IntArray) -> npt.NDArray[np.float32] | None:
-    """Forecasts at the horizons shorter than the label's; None for a model without them."""
-    if not isinstance(fitted, NeuralFitted) or fitted.module.n_horizons == 1:
-        return None
-    return fitted.horizons(data, dates)[..., :-1]
 
 
 def to_tensors(
@@ -235,13 +225,11 @@ def to_tensors(
 
     ``windows`` False: without channels. ``returns``: with the raw label, which a portfolio's loss needs.
     """
-    values = np.prod(arrays.characteristics_TNF.shape)
-    if windows:
-        values += np.prod(arrays.channels_TNC.shape)
-    in_host_memory = exceeds_device(device, 4 * int(values))
+    size = 4 * (arrays.characteristics_TNF.size + windows * arrays.channels_TNC.size)
+    in_host_memory = exceeds_device(device, size)
     if in_host_memory:
         note(
-            f"The panel of {4 * int(values) / GIB:.1f} GiB stays in the memory of the machine, because it "
+            f"The panel of {size / GIB:.1f} GiB stays in the memory of the machine, because it "
             f"needs more than half of the free memory of {device}."
         )
     return PanelTensors.from_arrays(
@@ -264,7 +252,7 @@ def to_tensors(
     )
 
 
-def stacks_of(tasks: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[list[Task]]:
+def stacks_of(tasks: Sequence[Task], done: Collection[TaskKey], stack_seeds: bool | None) -> list[list[Task]]:
     """Group the tasks that are trained together, without groups in which all tasks are done."""
     groups: dict[tuple[str, int], list[Task]] = {}
     for task in tasks:
@@ -316,37 +304,32 @@ def score_quantiles(
     test: IntArray,
 ) -> Scores:
     """Score a task's test quantiles, and compare them with constant quantiles of the training targets."""
-    target_DN = target_TN[test]
+    target_DN = target_TN[test].astype(np.float64)
     dates_D = (np.isfinite(target_DN) & np.isfinite(quantile_DNQ).all(axis=2)).any(axis=1)
+    target = torch.as_tensor(target_DN[dates_D])
+
+    def by_date(cell_DN: npt.NDArray[np.float64]) -> float:
+        """Mean over dates of the mean over firms."""
+        return float(np.nanmean(cell_DN, axis=1).mean()) if len(cell_DN) else float("nan")
+
+    def score(quantile_DN: npt.NDArray[np.float64], level: float) -> float:
+        quantile = torch.as_tensor(quantile_DN[dates_D])[..., None]
+        return by_date(pinball(quantile, target, (level,)).numpy())
+
     reference_Q = np.nanquantile(target_TN[train].astype(np.float64), levels)
     rows: Scores = []
     for q, level in enumerate(levels):
-        forecast_DN = quantile_DNQ[..., q]
+        forecast_DN = quantile_DNQ[..., q].astype(np.float64)
         reference_DN = np.where(np.isfinite(forecast_DN), reference_Q[q], np.nan)
         known_DN = np.isfinite(target_DN) & np.isfinite(forecast_DN)
         below_DN = np.where(known_DN, target_DN <= forecast_DN, np.nan)
         rows.append(
             {
                 "level": level,
-                "pinball": _by_date(_pinball(forecast_DN, target_DN, level)[dates_D]),
-                "reference": _by_date(_pinball(reference_DN, target_DN, level)[dates_D]),
-                "below": _by_date(below_DN[dates_D]),
+                "pinball": score(forecast_DN, level),
+                "reference": score(reference_DN, level),
+                "below": by_date(below_DN[dates_D]),
                 "dates": float(dates_D.sum()),
             }
         )
     return rows
-
-
-def _pinball(
-    quantile_DN: npt.NDArray[Any], target_DN: npt.NDArray[np.float32], level: float
-) -> npt.NDArray[np.float64]:
-    forecast = torch.as_tensor(quantile_DN.astype(np.float64))[..., None]
-    scores: npt.NDArray[np.float64] = pinball(
-        forecast, torch.as_tensor(target_DN.astype(np.float64)), (level,)
-    ).numpy()
-    return scores
-
-
-def _by_date(cell_DN: npt.NDArray[np.float64]) -> float:
-    """Mean over dates of the mean over firms."""
-    return float(np.nanmean(cell_DN, axis=1).mean()) if len(cell_DN) else float("nan")

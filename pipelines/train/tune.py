@@ -60,22 +60,19 @@ def tune(
     so that each has the free memory to itself.
     """
     registered, space = _searched(configs, model)
-    progress, first = Progress(), configs[0]
+    progress = Progress()
     with Locks(wait=wait, notify=progress.note) as locks, early_workers(), ExitStack() as engines:
-        markets = [_Market.open(config, model, progress, as_of) for config in configs]
-        names = [study_name(market.run, model, space) for market in markets]
-        name = (
-            names[0] if len(names) == 1 else f"{first.name}-and-{len(names) - 1}-{model}-{load.digest(names)}"
-        )
+        markets = [_Market.open(config, progress, as_of) for config in configs]
+        name, *others = names = [study_name(market.run, model, space) for market in markets]
+        if others:
+            name = f"{configs[0].name}-and-{len(others)}-{model}-{load.digest(names)}"
         folder = markets[0].run.folder.parent / "searches" / name
         locks.lock_file(folder / ".lock", f"The search {name}")
         study = Study(folder, space, len(markets))
         _track(study, configs, name)  # trials that an interruption has left untracked
         remaining = max(0, trials - len(study.finished))
         with progress.stage("tune", total=remaining):
-            only = None
-            if len(markets) == 1:
-                only = engines.enter_context(markets[0].engine(registered, progress))
+            only = None if others else engines.enter_context(markets[0].engine(registered, progress))
             if study.finished:
                 progress.note(f"{len(study.finished)} trials of this search are already finished and count.")
             for _ in range(remaining):
@@ -88,9 +85,7 @@ def tune(
                 _track(study, configs, name)
                 said = ", ".join("diverged" if score is None else f"{score:+.4f}" for score in scores)
                 progress.step(f"{model}: validation {said}")
-        if len(configs) > 1:
-            return describe_markets(configs, model, study.finished)
-        return describe(first, model, study.finished, len(markets[0].folds))
+        return describe(configs, model, study.finished, len(markets[0].folds))
 
 
 def _searched(configs: Sequence[Config], model: str) -> tuple[str, Space]:
@@ -147,36 +142,34 @@ def _allows(config: Config, model: str, values: dict[str, Value]) -> bool:
 class _Market:
     """A config with its data, on which trials are scored."""
 
-    config: Config
     run: RecordedRun
     dataset: Dataset
     folds: list[Fold]
-    warm_starts: dict[str, str]
 
     @classmethod
-    def open(cls, config: Config, model: str, progress: Progress, as_of: str | None) -> Self:
+    def open(cls, config: Config, progress: Progress, as_of: str | None) -> Self:
         """Build the dataset of a config."""
         run, dataset, _ = prepare_run(config, progress, as_of, record=False)
-        return cls(config, run, dataset, plan_folds(dataset, config), warm_start_runs(config))
+        return cls(run, dataset, plan_folds(dataset, config))
 
     def engine(
         self, registered: str, progress: Progress
     ) -> AbstractContextManager[TaskEngine[Task, float | None]]:
         """Open an engine that scores the folds of trials."""
-        arrays = collect_arrays(self.dataset, self.config.features.window)
-        device = resolve_device(self.config.device)
-        work = work_on_arrays(score_fold, arrays, device, [registered], most_lags(self.config))
+        config, device = self.run.config, resolve_device(self.run.config.device)
+        arrays = collect_arrays(self.dataset, config.features.window)
+        work = work_on_arrays(score_fold, arrays, device, [registered], most_lags(config))
         devices = [task_device(registered, device).partition(":")[0]] * len(self.folds)
-        return open_engine(self.config.execution, work, len(self.folds), note=progress.note, devices=devices)
+        return open_engine(config.execution, work, len(self.folds), note=progress.note, devices=devices)
 
     def score(
         self, model: str, values: dict[str, Value], engine: TaskEngine[Task, float | None]
     ) -> float | None:
         """Record a trial in the ledger, and score it; None if training diverged."""
-        trial_config = with_settings(self.config, model, values)
-        settings = forecasting_settings(trial_config, self.dataset, self.warm_starts)
+        trial_config = with_settings(self.run.config, model, values)
+        settings = forecasting_settings(trial_config, self.dataset, warm_start_runs(self.run.config))
         record_trials(self.run.folder.parent, self.run.run_id, trial_config, settings)
-        first_seed = trial_config.model_copy(update={"seeds": self.config.seeds[:1]})
+        first_seed = trial_config.model_copy(update={"seeds": trial_config.seeds[:1]})
         tasks = list(plan_tasks(replace(self.run, config=first_seed), self.dataset, self.folds))
         return _mean_score(engine, tasks)
 
@@ -207,58 +200,47 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     return checked
 
 
-def describe(config: Config, model: str, done: Sequence[SearchTrial], folds: int) -> str:
-    """Describe the best settings, complete with those not searched, their scores, and the trials."""
-    stop_on = _stop_on(load.model_settings(config, model))
-    scored = sorted(
-        (trial for trial in done if trial.score is not None), key=lambda trial: -(trial.score or 0.0)
-    )
-    if not scored:
-        return _all_diverged(model, done)
-    lines = [f"{model}: {len(done)} trials, {len(done) - len(scored)} of them diverged"]
-    for place, trial in enumerate(scored[:_SHOWN], start=1):
-        lines.append(f"  {place}. validation {stop_on} {trial.score:+.4f}   {_cells(trial)}")
-    searched = with_settings(config, model, scored[0].values).model_dump(mode="json")["models"]
-    best = yaml.safe_dump({"models": searched}, sort_keys=False).rstrip()
-    lines += [
-        "",
-        best,
-        "",
-        f"The best of {len(scored)} scores on the same {folds} validation segment(s) is biased upwards: "
-        "expect less on the test. Every trial is in the ledger and counts against the result.",
-    ]
-    return "\n".join(lines)
+def describe(configs: Sequence[Config], model: str, done: Sequence[SearchTrial], folds: int) -> str:
+    """Describe the best settings, their scores, and the trials.
 
-
-def describe_markets(configs: Sequence[Config], model: str, done: Sequence[SearchTrial]) -> str:
-    """Describe the settings with the largest smallest share of the best score of each market.
-
-    Only the searched settings are printed: the others are those of each config.
+    Of one config, the settings are complete with those not searched. Of several, they are those with the
+    largest smallest share of the best score of each, and only the searched ones, because the others differ.
     """
-    shares = shares_of([trial.scores for trial in done])
-    ranked = sorted(
-        ((share, trial) for share, trial in zip(shares, done, strict=True) if share is not None),
-        key=lambda one: -one[0],
-    )
+    first, several = configs[0], len(configs) > 1
+    values = shares_of([trial.scores for trial in done]) if several else [trial.scores[0] for trial in done]
+    ranked = [(value, trial) for value, trial in zip(values, done, strict=True) if value is not None]
+    ranked.sort(key=lambda one: -one[0])
     if not ranked:
-        return _all_diverged(model, done)
-    names = [config.name for config in configs]
-    lines = [
-        f"{model}: {len(done)} trials on {len(configs)} configs, {len(done) - len(ranked)} of them diverged",
-        "share: the smallest, over the configs, of a trial's score divided by the best score there",
-    ]
-    for place, (share, trial) in enumerate(ranked[:_SHOWN], start=1):
-        own = ", ".join(f"{name} {score:+.4f}" for name, score in zip(names, trial.scores, strict=True))
-        lines.append(f"  {place}. share {share:.3f} ({own})   {_cells(trial)}")
-    best = yaml.safe_dump({"models": {model: nest(ranked[0][1].values)}}, sort_keys=False).rstrip()
-    lines += [
-        "",
-        best,
-        "",
-        f"The best of {len(ranked)} trials on the same validation segments is biased upwards: expect less on "
-        "the tests. Every trial is in the ledger of each config and counts against its result.",
-    ]
-    return "\n".join(lines)
+        return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
+    best = ranked[0][1].values
+    diverged = f"{len(done) - len(ranked)} of them diverged"
+    stop_on = _stop_on(load.model_settings(first, model))
+    if several:
+        lines = [
+            f"{model}: {len(done)} trials on {len(configs)} configs, {diverged}",
+            "share: the smallest, over the configs, of a trial's score divided by the best score there",
+        ]
+        settings: Any = {model: nest(best)}
+        warning = (
+            f"The best of {len(ranked)} trials on the same validation segments is biased upwards: expect "
+            "less on the tests. Every trial is in the ledger of each config and counts against its result."
+        )
+    else:
+        lines = [f"{model}: {len(done)} trials, {diverged}"]
+        settings = with_settings(first, model, best).model_dump(mode="json")["models"]
+        warning = (
+            f"The best of {len(ranked)} scores on the same {folds} validation segment(s) is biased upwards: "
+            "expect less on the test. Every trial is in the ledger and counts against the result."
+        )
+    for place, (value, trial) in enumerate(ranked[:_SHOWN], start=1):
+        pairs = zip(configs, trial.scores, strict=True)
+        own = ", ".join(f"{config.name} {score:+.4f}" for config, score in pairs)
+        worth = f"share {value:.3f} ({own})" if several else f"validation {stop_on} {value:+.4f}"
+        shown = ((name, f"{x:.3g}" if isinstance(x, float) else x) for name, x in trial.values.items())
+        lines.append(f"  {place}. {worth}   {'  '.join(f'{name} {x}' for name, x in shown)}")
+    return "\n".join(
+        [*lines, "", yaml.safe_dump({"models": settings}, sort_keys=False).rstrip(), "", warning]
+    )
 
 
 def shares_of(scores: Sequence[Sequence[float | None]]) -> list[float | None]:
@@ -283,30 +265,15 @@ def shares_of(scores: Sequence[Sequence[float | None]]) -> list[float | None]:
     ]
 
 
-def _all_diverged(model: str, done: Sequence[SearchTrial]) -> str:
-    return f"{model}: all {len(done)} trials diverged; lower fit.lr in the config and search again."
-
-
-def _cells(trial: SearchTrial) -> str:
-    values = {name: f"{x:.3g}" if isinstance(x, float) else x for name, x in trial.values.items()}
-    return "  ".join(f"{name} {value}" for name, value in values.items())
-
-
 def score_fold(arrays: Arrays, task: Task, tell: Tell) -> float | None:
     """Best validation score of a fit on a fold; None if it diverges or the device's memory runs out."""
     if task.device == "cpu":
         torch.set_num_threads(1)
     data = to_tensors(arrays, task.inputs, task.device, returns=task.fit.loss in PORTFOLIO)
+    on = (data, task.fold.train, task.fold.valid)
     try:
         fitted = fit(
-            task.registered,
-            task.options,
-            data,
-            task.fold.train,
-            task.fold.valid,
-            fit_config=task.fit,
-            seed=task.seed,
-            start=task.start,
+            task.registered, task.options, *on, fit_config=task.fit, seed=task.seed, start=task.start
         )
     except Diverged:
         return None
@@ -342,11 +309,8 @@ def nest(flat: dict[str, Value]) -> dict[str, Any]:
     """Turn ``fit.lr`` into ``{fit: {lr: ...}}``, as in a config."""
     out: dict[str, Any] = {}
     for name, value in flat.items():
-        section, dot, key = name.partition(".")
-        if dot:
-            out.setdefault(section, {})[key] = value
-        else:
-            out[name] = value
+        section, _, key = name.rpartition(".")
+        (out.setdefault(section, {}) if section else out)[key] = value
     return out
 
 
@@ -362,11 +326,6 @@ class SearchTrial:
 
     values: dict[str, Value]
     scores: tuple[float | None, ...]  # by market, mean validation score over folds; None: diverged
-
-    @property
-    def score(self) -> float | None:
-        """Score on the only market."""
-        return self.scores[0]
 
 
 class Study:
@@ -405,11 +364,11 @@ class Study:
     @property
     def finished(self) -> list[SearchTrial]:
         """The finished trials, oldest first. Interrupted trials are left out."""
-        return [
-            SearchTrial(self._values(trial.params), self._scores(trial))
-            for trial in self._study.get_trials(deepcopy=False)
-            if trial.value is not None or trial.user_attrs.get(_DIVERGED)
-        ]
+        return [SearchTrial(self._values(trial.params), self._scores(trial)) for trial in self._ended()]
+
+    def _ended(self) -> list[optuna.trial.FrozenTrial]:
+        known = self._study.get_trials(deepcopy=False)
+        return [one for one in known if one.value is not None or one.user_attrs.get(_DIVERGED)]
 
     @property
     def tracked(self) -> int:
@@ -441,8 +400,7 @@ class Study:
         import optuna
 
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        kept = [one for one in self._study.get_trials(deepcopy=False) if one.state.is_finished()]
-        kept = [one for one in kept if one.value is not None or one.user_attrs.get(_DIVERGED)]
+        kept = self._ended()
         shares = shares_of([self._scores(one) for one in kept])
         for one, share in zip(kept, shares, strict=True):
             state = optuna.trial.TrialState.FAIL if share is None else optuna.trial.TrialState.COMPLETE

@@ -19,12 +19,13 @@ from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.pool import open_engine
 from pipelines.execution.protocol import Ended, Tell, Work, run_jobs
+from pipelines.files import write_bytes
 from pipelines.progress import Progress
-from pipelines.run.checkpoints import FileSnapshotStore, RelayedSnapshotStore, SavedSnapshot
+from pipelines.run.checkpoints import FileSnapshotStore, SavedSnapshot, read_snapshot
 from pipelines.run.identity import code_digest
+from pipelines.run.record import TaskKey
 from pipelines.train.task import (
     Arrays,
-    Key,
     Outcome,
     Task,
     run_stack,
@@ -53,7 +54,7 @@ class GroupItem:
 class Note:
     """News: a sentence about a task; of an epoch that has ended, with its seconds."""
 
-    key: Key
+    key: TaskKey
     sentence: str
     seconds: float | None = None
 
@@ -82,7 +83,7 @@ def _without_files(arrays: Arrays) -> Arrays:
     return replace(arrays, channels_TNC=channels_TNC, characteristics_TNF=characteristics_TNF)
 
 
-def groups_of(planned: Sequence[Task], done: Collection[Key], stack_seeds: bool | None) -> list[Group]:
+def groups_of(planned: Sequence[Task], done: Collection[TaskKey], stack_seeds: bool | None) -> list[Group]:
     """Divide open tasks but ensembles into groups: single ones (threaded first beside a GPU), then stacks."""
     planned = [task for task in planned if model_entry(task.registered).kind != "ensemble"]
     stacks = stacks_of(planned, done, stack_seeds)
@@ -136,7 +137,13 @@ def train_group(arrays: Arrays, item: GroupItem, tell: Tell) -> tuple[Outcome, .
         if len(item.group) > 1:
             outcomes = run_stack(item.group, arrays, reports, note)
         else:
-            snapshots = RelayedSnapshotStore(first.snapshot, item.snapshots, tell)
+            contents = dict(item.snapshots)
+
+            def save(path: Path, content: bytes) -> None:
+                contents[path] = content
+                tell(SavedSnapshot(path, content))
+
+            snapshots = FileSnapshotStore(first.snapshot, contents.get, save)
             outcomes = [run_task(first, arrays, snapshots, reports[0], note=note, threads=item.threads)]
     seconds = (time.monotonic() - started) / len(outcomes)
     return tuple(replace(outcome, seconds=seconds) for outcome in outcomes)
@@ -147,7 +154,7 @@ def group_item(group: Group) -> GroupItem:
     if len(group) > 1:  # a stack saves no snapshots
         return GroupItem(group)
     newest = FileSnapshotStore(group[0].snapshot)
-    contents = {store.path: store.read() for store in (newest, newest.sibling("refit"))}
+    contents = {path: read_snapshot(path) for path in (newest.path, newest.of_refit().path)}
     return GroupItem(group, {path: content for path, content in contents.items() if content is not None})
 
 
@@ -156,15 +163,15 @@ class News:
 
     def __init__(self, groups: Sequence[Group], progress: Progress) -> None:
         self._groups, self._progress = groups, progress
-        self._told: dict[Key, float] = {}  # when a training was noted, or when it began
+        self._told: dict[TaskKey, float] = {}  # when a training was noted, or when it began
 
     def __call__(self, job: int, content: Note | SavedSnapshot) -> None:
         """Handle the news of a group."""
         if isinstance(content, SavedSnapshot):
             (task,) = self._groups[job]
-            store = FileSnapshotStore(task.snapshot)
-            assert content.path in (store.path, store.sibling("refit").path), "a task sends its own snapshots"
-            store.at(content.path).write(content.content)
+            own = FileSnapshotStore(task.snapshot)
+            assert content.path in (own.path, own.of_refit().path), "a task sends its own snapshots"
+            write_bytes(content.path, content.content)
             return
         if content.seconds is not None:
             now = time.monotonic()

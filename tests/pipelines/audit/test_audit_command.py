@@ -23,7 +23,7 @@ from pipelines.dataset.feature_store import _checksums
 from pipelines.errors import ConfigError
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import newest_evaluation
-from pipelines.run.record import open_run, score_file
+from pipelines.run.record import SCORES, open_run
 from pipelines.train import task as tasks
 
 FEATURES = ["momentum_63", "return_1", "return_5", "volatility_21"]
@@ -228,7 +228,7 @@ def test_a_feature_store_two_sessions_ahead_is_caught(
 def test_high_validation_ics_and_sharpe_ratios_are_named(done: str) -> None:
     run = open_run(done, Path("runs"))
     assert not high_scores(run)
-    score = run.folder / score_file("ridge", 1, 0)
+    score = run.task_file(SCORES, ("ridge", 1, 0))
     ladder = newest_evaluation(run).folder / "ladder.parquet"  # type: ignore[union-attr]
     honest = score.read_text(), ladder.read_bytes()
     try:

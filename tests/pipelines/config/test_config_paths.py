@@ -12,8 +12,7 @@ from places import ROOT
 from pydantic import BaseModel
 from recorded import recorded
 
-from pipelines.config.load import load_config, override_backtest, to_yaml
-from pipelines.config.paths import absolute
+from pipelines.config.load import absolute, load_config, override_backtest, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.run.record import open_named_run, open_run

@@ -35,10 +35,9 @@ from pipelines.run.open import prepare_run
 from pipelines.run.provenance import TaskDone, read_provenance
 from pipelines.run.record import RecordedRun, read_scores
 from pipelines.stages import write_report
-from pipelines.train.ensembles import combine_members, kept_file
 from pipelines.train.task import Arrays, collect_arrays, to_tensors
 from pipelines.train.trials import model_trials
-from pipelines.train.walkforward import plan_tasks, train
+from pipelines.train.walkforward import combine_members, kept_file, plan_tasks, train
 
 TREES = {"rounds": 10, "evaluate_every": 5, "min_data_in_leaf": 50}
 PEERS = {"model": "temporal_peer", "encoder": {"width": 8, "heads": 2}, "peer_heads": 2}

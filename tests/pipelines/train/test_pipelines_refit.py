@@ -95,7 +95,7 @@ def test_an_interruption_in_the_second_fit_changes_no_bit(
         run_task(task, arrays, InterruptedStore(task.snapshot))
     snapshots = FileSnapshotStore(task.snapshot)
     assert snapshots.load() is not None
-    assert snapshots.sibling("refit").load() is not None
+    assert snapshots.of_refit().load() is not None
     resumed = run_task(task, arrays, snapshots)
     for name, value in whole.state.tensors.items():
         np.testing.assert_array_equal(resumed.state.tensors[name], value, err_msg=name)
@@ -109,7 +109,7 @@ def test_the_error_names_the_snapshot_that_cannot_be_resumed(
     task, arrays, _ = task_of(config_of(home, tiny_settings, refit=True))
     assert task.snapshot is not None
     snapshots = FileSnapshotStore(task.snapshot)
-    again = snapshots.sibling("refit")
+    again = snapshots.of_refit()
     again.delete()
     with pytest.raises(KeyboardInterrupt):
         run_task(task, arrays, InterruptedStore(task.snapshot))
@@ -124,7 +124,7 @@ def test_a_finished_run_keeps_no_snapshot_of_either_fit(home: Path, tiny_setting
     config = config_of(home, tiny_settings, refit=True, epochs=1)
     run = open_run(train_config(config), home / "runs")
     assert read_scores(run).height == 2 * len(config.seeds)
-    folder = run.snapshot(MODEL, 0, config.seeds[0]).parent
+    folder = run.folder / "snapshots"
     assert folder.is_dir(), "snapshots were made"
     assert not list(folder.iterdir())
 

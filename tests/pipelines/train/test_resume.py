@@ -197,7 +197,7 @@ def test_an_interrupted_training_resumes_from_its_last_epoch_and_ends_with_the_s
     rng = random.Random(11)  # noqa: S311 (when to kill is no secret)
     monkeypatch.chdir(folder)
     own, _, _ = prepare_run(config, Progress())
-    snapshot = own.snapshot("temporal_peer", 0, 0)
+    snapshot = own.task_file("snapshots", ("temporal_peer", 0, 0), ".safetensors")
     for _ in range(3):
         before = snapshot.stat().st_mtime_ns if snapshot.exists() else 0
         with training(folder) as process:
@@ -279,7 +279,7 @@ def test_a_task_whose_files_are_lost_is_repeated_and_committed_once(
 def test_a_deleted_snapshot_leaves_no_part_of_a_killed_process(tmp_path: Path) -> None:
     mine, other = (FileSnapshotStore(tmp_path / f"ridge-fold-0-seed-{seed}.safetensors") for seed in (0, 1))
     for store in (mine, other):
-        store.write(b"content")
+        store.path.write_bytes(b"content")
         store.path.with_name(f".{store.path.name}.123.partial").write_bytes(b"part")
     mine.delete()
     assert sorted(path.name for path in tmp_path.iterdir()) == [
