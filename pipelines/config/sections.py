@@ -419,7 +419,7 @@ class BacktestConfig(Section):
     """Sessions from the decision to the trade. Null: ``label.delay``."""
     risk_free: float | PathSetting = 0.0
     """Risk-free rate that Sharpe ratios are measured over: an annual rate as a fraction (0.03 is 3% a year),
-    or a CSV or Parquet file with columns date and rate (`pipelines.dataset.risk_free`)."""
+    or a CSV or Parquet file with columns date and rate (`pipelines.dataset.backtest_files`)."""
     benchmarks: dict[str, BenchmarkConfig] = Field(default=DEFAULT_BENCHMARKS)
     """Name -> what books are measured against. The first one is that of ``information_ratio``."""
     factors: FactorFiles = Field(default={})

@@ -110,7 +110,8 @@ def add_features(
     factors = config.label.residualise_factors
     spans = {config.label.horizon: labels[config.label.delay], **market.shorter_labels}
     (target_TN, whole_T), *shorter = (
-        _target(label_TN, universe_TN, panel, config.label, horizon) for horizon, label_TN in spans.items()
+        make_target(label_TN, universe_TN, panel, config.label, horizon)
+        for horizon, label_TN in spans.items()
     )
     on_target = (_residual_note(factors, target_TN, whole_T),) if factors else ()
     return Dataset(
@@ -159,22 +160,15 @@ def require_groups(panel: Panel, config: Config) -> None:
 
 def make_target(
     label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig, horizon: int
-) -> Float32Array:
+) -> tuple[Float32Array, BoolArray]:
     """Compute the target of fitting: the label, residualised, transformed within the date, and clipped.
 
     ``horizon`` is that of ``label_TN``: the label's own or a shorter one.
 
     With ``label.residualise_factors`` a firm without loadings gets its deviation from the date's mean,
     because the others lose that mean as well; dates before the first factors, or with too few firms, keep
-    the label.
+    the label. The second array says which dates keep it, bool of shape (T,).
     """
-    return _target(label_TN, universe_TN, panel, label, horizon)[0]
-
-
-def _target(
-    label_TN: FloatArray, universe_TN: BoolArray, panel: Panel, label: LabelConfig, horizon: int
-) -> tuple[Float32Array, BoolArray]:
-    """Compute the target, and whether a date keeps the whole label, bool of shape (T,)."""
     whole_T: BoolArray = np.ones(len(label_TN), dtype=np.bool_)
     if label.residualise_factors:
         estimates = statistical_factors(panel, label.residualise_factors)

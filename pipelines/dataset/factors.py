@@ -6,7 +6,6 @@ T sessions of the panel, P periods of a file, J factors.
 
 import io
 import re
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,9 @@ import polars as pl
 from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.panel import Panel
 from features.panel.periods import periods_per_year
+from pipelines.dataset.backtest_files import read_table, require_file
 from pipelines.errors import ConfigError, DataError, one_line
-from pipelines.settings import RELATIVE_PATHS
+from pipelines.sources.files.opening import bytes_of
 
 Unit = Literal["percent", "fraction"]
 Frequency = Literal["daily", "weekly", "monthly"]
@@ -139,9 +139,8 @@ def read_factors(path: Path, setting: str) -> PublishedFactors:
     percent. -99.99 and -999 are unknown. A column RF or R_F is the risk-free return of the period. DataError
     if the file has none of these forms, or values of another unit than its form has.
     """
-    if not path.is_file():
-        raise DataError(f"There is no file of factors at {path}; check {setting} ({RELATIVE_PATHS}).")
-    frame, unit = _read_form(path)
+    require_file(path, "factors", setting)
+    frame, unit = _read_form(path, setting)
     if frame["date"].is_duplicated().any():
         twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
         raise DataError(f"{path} has more than one row for {twice}; keep one row per date.")
@@ -193,14 +192,11 @@ def _unit(path: Path, return_PJ: FloatArray, per_year: float, of_form: Unit | No
     return by_size
 
 
-def _read_form(path: Path) -> tuple[pl.DataFrame, Unit | None]:
+def _read_form(path: Path, setting: str) -> tuple[pl.DataFrame, Unit | None]:
     """Read a table with ``date`` and a column for each factor, and the unit of its form; None if plain."""
     if path.suffix == ".parquet":
-        try:
-            return _plain(path, pl.read_parquet(path))
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise DataError(f"{path} is not readable as .parquet: {one_line(error)}") from None
-    text = _text(path)
+        return _plain(path, read_table(path, "factors", setting))
+    text = bytes_of(path).decode("utf-8-sig", errors="replace")
     found = _kenneth_french(path, text.splitlines())
     if found is not None:
         return found, "percent"
@@ -277,14 +273,3 @@ def _numbers(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
         raise DataError(
             f"{path}: {one_line(error)}; dates must be YYYY-MM-DD, YYYYMMDD or YYYYMM, all else numbers."
         ) from None
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file, or of the only file of a ZIP archive."""
-    if not zipfile.is_zipfile(path):
-        return path.read_text(encoding="utf-8-sig", errors="replace")
-    with zipfile.ZipFile(path) as archive:
-        held = [one for one in archive.infolist() if not one.is_dir()]
-        if len(held) != 1:
-            raise DataError(f"{path} holds {len(held)} files; unpack it and name the file of factors.")
-        return archive.read(held[0]).decode("utf-8-sig", errors="replace")

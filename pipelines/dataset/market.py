@@ -15,7 +15,7 @@ from features.panel.holding import forward_returns
 from features.panel.panel import Panel, build_panel
 from features.panel.universe import decision_sessions, members, universe, universe_messages
 from pipelines.config.schema import Config
-from pipelines.dataset.firm_files import unmatched_tickers
+from pipelines.dataset.backtest_files import unmatched_tickers
 from pipelines.errors import ConfigError, DataError
 
 

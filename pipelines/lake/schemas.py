@@ -41,24 +41,10 @@ def positive(column: str) -> pl.Expr:
     return finite(column) & (pl.col(column) > 0)
 
 
-def measure(*, nullable: bool = False) -> dy.Float64:
-    """Make a float column that admits NaN and infinities: named rules of the schema check its range."""
-    return dy.Float64(nullable=nullable, allow_nan=True, allow_inf=True)
-
-
-def key_date() -> dy.Date:
-    """Make a date column of the primary key."""
-    return dy.Date(primary_key=True)
-
-
-def key_text() -> dy.String:
-    """Make a text column of the primary key."""
-    return dy.String(primary_key=True)
-
-
-def stamp(*, nullable: bool = False) -> dy.Datetime:
-    """Make a column of times of writing, in UTC."""
-    return dy.Datetime(nullable=nullable, time_unit="us", time_zone="UTC")
+measure = functools.partial(dy.Float64, allow_nan=True, allow_inf=True)  # named rules check its range
+key_date = functools.partial(dy.Date, primary_key=True)
+key_text = functools.partial(dy.String, primary_key=True)
+stamp = functools.partial(dy.Datetime, time_unit="us", time_zone="UTC")  # a time of writing
 
 
 def within_range(column: str) -> pl.Expr:
@@ -555,21 +541,12 @@ def _day(frame: pl.DataFrame, column: str) -> pl.Expr:
 
 def keys(table: str) -> list[str]:
     """Return the key columns of a lake table."""
-    return list(_keys(table))
+    return schema(table).primary_key()
 
 
+@functools.cache
 def empty(table: str) -> pl.DataFrame:
     """Return a lake table without rows."""
-    return _empty(table).clear()
-
-
-@functools.cache
-def _keys(table: str) -> tuple[str, ...]:
-    return tuple(schema(table).primary_key())
-
-
-@functools.cache
-def _empty(table: str) -> pl.DataFrame:
     return pl.DataFrame(schema(table).create_empty())
 
 

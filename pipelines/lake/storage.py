@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote
 
 import polars as pl
@@ -31,7 +31,7 @@ _PROPERTIES: Final = {  # all versions are kept unless `peerglass lake vacuum` r
     "delta.targetFileSize": str(FILE_BYTES),
 }
 _ENTRY: Final = re.compile(r"\d{20}\.json")
-_MOST_VIEWS: Final = 256  # maximum number of tables and versions that a thread keeps open for reading
+_MOST_VIEWS: Final = 256  # maximum number of tables and versions that are kept open for reading
 
 
 class _LocalTable(DeltaTable):
@@ -49,31 +49,9 @@ class _LocalTable(DeltaTable):
         return [unquote(encoded) + uri.removeprefix(encoded) for uri in uris]
 
 
-class _Mark(NamedTuple):
-    """One entry of a table's log: its version, and what changes if another file takes its place."""
-
-    version: int
-    inode: int
-    modified: int
-    size: int
-
-
-class _Views(threading.local):
-    """Local tables that a thread has open for reading, by path and version; threads share none."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[str, int | None], tuple[_Mark, DeltaTable]] = {}
-
-
-_VIEWS: Final = _Views()
-
-
-def _forget() -> None:
-    """Close the tables in a process that was forked, which cannot use them."""
-    _VIEWS.kept.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
+_Mark = tuple[int, int, int, int]  # version of a log's entry, and inode, time and size of its file
+_View = tuple[int, int, str, int | None]  # process, thread, URI and version: neither forks nor threads share
+_VIEWS: Final[dict[_View, tuple[_Mark, DeltaTable]]] = {}  # local tables that are open for reading
 
 
 class Storage:
@@ -104,7 +82,7 @@ class Storage:
 
     def view(self, table: str, version: int | None = None) -> DeltaTable | None:
         """Open a table for reading only, and keep a local one open until its log changes."""
-        mark, kept = self._mark(table, version), _VIEWS.kept.get((self.uri(table), version))
+        mark, kept = self._mark(table, version), _VIEWS.get(self._view(table, version))
         if mark is not None and kept is not None and kept[0] == mark:
             return kept[1]
         opened = self.open(table, version)
@@ -115,7 +93,7 @@ class Storage:
     def take(self, table: str) -> DeltaTable | None:
         """Open the newest version for a writer, whose commit moves the table object."""
         opened = self.view(table)
-        _VIEWS.kept.pop((self.uri(table), None), None)
+        _VIEWS.pop(self._view(table, None), None)
         return opened
 
     def keep(self, table: str, written: DeltaTable) -> None:
@@ -123,10 +101,13 @@ class Storage:
         self._remember(table, None, self._mark(table, None), written)
 
     def _remember(self, table: str, version: int | None, mark: _Mark | None, opened: DeltaTable) -> None:
-        if mark is not None and opened.version() == mark.version:  # else a commit came between
-            if len(_VIEWS.kept) >= _MOST_VIEWS:
-                _VIEWS.kept.clear()
-            _VIEWS.kept[self.uri(table), version] = mark, opened
+        if mark is not None and opened.version() == mark[0]:  # else a commit came between
+            if len(_VIEWS) >= _MOST_VIEWS:
+                _VIEWS.clear()
+            _VIEWS[self._view(table, version)] = mark, opened
+
+    def _view(self, table: str, version: int | None) -> _View:
+        return os.getpid(), threading.get_ident(), self.uri(table), version
 
     def _mark(self, table: str, version: int | None) -> _Mark | None:
         """Identify a log entry of a local table, by default the newest; None if it cannot be found."""
@@ -139,7 +120,7 @@ class Storage:
             entry = (log / f"{version:020d}.json").stat()
         except (OSError, ValueError):
             return None
-        return _Mark(version, entry.st_ino, entry.st_mtime_ns, entry.st_size)
+        return version, entry.st_ino, entry.st_mtime_ns, entry.st_size
 
     def create(self, table: str) -> DeltaTable:
         """Create the empty table as version 0, so that a kill during the first load leaves a Delta table."""
@@ -192,10 +173,9 @@ class Storage:
         return PyFileSystem(DeltaStorageHandler(self.uri(table), self._options or None))
 
     def _advice(self) -> str:
-        of_url = (
-            "check that the URL exists, lake_options in the config, and the credentials in the environment"
-        )
-        return f"{of_url + '; or ' if self.is_url else ''}restore it, or name another lake root"
+        cure = "restore it, or name another lake root"
+        of_url = "check that the URL exists, lake_options in the config, and the environment's credentials; or "
+        return of_url + cure if self.is_url else cure
 
     def _refuse_other_content(self, table: str) -> None:
         """Refuse a local folder with content but no Delta log; an empty folder may become a table."""

@@ -12,7 +12,7 @@ from backtest.analysis.regression import ALPHA
 from backtest.analysis.styles import FAMILIES
 from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
-from pipelines.dataset.risk_free import describe_rate
+from pipelines.dataset.backtest_files import describe_rate
 from pipelines.format import IC, RATIO, Kind, T, describe_difference, interval, json_rows, number
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed

@@ -14,9 +14,9 @@ from pipelines.columns import TABLES
 from pipelines.config.load import registry_name, to_yaml
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig, ExplainConfig
+from pipelines.dataset.backtest_files import describe_rate
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
-from pipelines.dataset.risk_free import describe_rate
 from pipelines.explain.shown import NET, Unit, unit_of_run
 from pipelines.lake.lake import Lake
 from pipelines.pages.describe import describe_flagged

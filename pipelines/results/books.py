@@ -39,8 +39,7 @@ from pipelines.config.sections import (
     ExecutionConfig,
     SpreadEstimator,
 )
-from pipelines.dataset.benchmarks import benchmark_closes, require_closes
-from pipelines.dataset.firm_files import read_firm_file
+from pipelines.dataset.backtest_files import benchmark_closes, read_firm_file, require_closes
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 

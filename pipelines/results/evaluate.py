@@ -18,8 +18,8 @@ from features.panel.panel import Panel, to_panel
 from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.columns import BOOK_FIGURES, of_book, table
 from pipelines.config.schema import Config
+from pipelines.dataset.backtest_files import require_rates, risk_free_rates
 from pipelines.dataset.market import Market
-from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.results.books import Benchmarks, MeasuredBook, book_orders
 from pipelines.run.completeness import forecast_by_all
 

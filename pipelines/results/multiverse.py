@@ -24,8 +24,8 @@ from backtest.inference.overfitting import deflated_sharpe, effective_trials
 from features.arrays import FloatArray
 from pipelines.columns import COLUMNS, table
 from pipelines.config.schema import Config
+from pipelines.dataset.backtest_files import require_rates, risk_free_rates
 from pipelines.dataset.market import Market
-from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import DataError
 from pipelines.format import Kind, interval, number
 from pipelines.results.books import book_orders

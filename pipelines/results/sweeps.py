@@ -38,8 +38,8 @@ from features.arrays import FloatArray
 from pipelines.columns import TABLES
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
+from pipelines.dataset.backtest_files import require_rates, risk_free_rates
 from pipelines.dataset.market import Market
-from pipelines.dataset.risk_free import require_rates, risk_free_rates
 from pipelines.errors import ConfigError
 from pipelines.files import replacing
 from pipelines.format import number

@@ -20,7 +20,7 @@ from pipelines.columns import TABLES
 from pipelines.config.load import digest
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.risk_free import describe_rate
+from pipelines.dataset.backtest_files import describe_rate
 from pipelines.errors import ConfigError
 from pipelines.files import damaged, remove_partial, replacing
 from pipelines.run.identity import folders_digest, plugin_digests

@@ -481,6 +481,6 @@ def _other_targets(subject: Subject, t: int) -> Iterator[str]:
     for horizon, label_TN, target_TN in targets:
         noisy_TN = label_TN.copy()
         noisy_TN[others_T] = 0.1 * rng.standard_normal(shape)
-        made_TN = datasets.make_target(noisy_TN, universe_TN, data.panel, label, horizon)
+        made_TN, _ = datasets.make_target(noisy_TN, universe_TN, data.panel, label, horizon)
         if not np.array_equal(target_TN[t], made_TN[t], equal_nan=True):
             yield f"the target of horizon {horizon}"

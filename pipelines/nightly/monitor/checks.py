@@ -15,7 +15,7 @@ import polars as pl
 from deltalake import DeltaTable
 
 from pipelines.config.schema import Config
-from pipelines.dataset.firm_files import unmatched_tickers
+from pipelines.dataset.backtest_files import unmatched_tickers
 from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.format import abbreviate

@@ -142,7 +142,7 @@ def _name_prices(cells: Sequence[str]) -> bool:
 
 def has_rows(file: Path) -> bool:
     """Return whether a text file has more than a header; other files are not looked into."""
-    return not is_text(file) or len(_bytes_of(file, _BEGINNING).strip().splitlines()) > 1
+    return not is_text(file) or len(bytes_of(file, _BEGINNING).strip().splitlines()) > 1
 
 
 def recognise_text(file: Path) -> TextFormat:
@@ -153,7 +153,7 @@ def recognise_text(file: Path) -> TextFormat:
     Beside UTF-8 and UTF-16, the first encoding that gives the header a known name (`_EASTERN`), else Korean
     or Chinese if the signs come in pairs, else cp1252 or latin-1.
     """
-    beginning = _bytes_of(file, _BEGINNING)
+    beginning = bytes_of(file, _BEGINNING)
     encoding = _recognise_encoding(beginning)
     text = beginning.decode(encoding, errors="ignore").removeprefix("\ufeff")
     lines = [line for line in text.splitlines() if line.strip()]
@@ -233,7 +233,7 @@ def _is_utf8(encoding: str) -> bool:
 
 def _decoded(file: Path, encoding: str, count: int = -1) -> str:
     """Decode a file, or its first bytes; DataError if it is not encoded as given."""
-    content = _bytes_of(file, count)
+    content = bytes_of(file, count)
     if _is_utf8(encoding) and count >= 0:
         return content.decode("utf-8", errors="replace")  # polars names the file if it is not UTF-8
     try:
@@ -242,7 +242,8 @@ def _decoded(file: Path, encoding: str, count: int = -1) -> str:
         raise DataError(f"{file} is not encoded as {encoding} ({error}): correct it") from None
 
 
-def _bytes_of(file: Path, count: int = -1) -> bytes:
+def bytes_of(file: Path, count: int = -1) -> bytes:
+    """Read a file, or its first bytes; of a gzipped or zipped one, the content."""
     try:
         if file.name.lower().endswith(".gz"):
             with gzip.open(file, "rb") as packed:

@@ -13,8 +13,8 @@ import pytest
 
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
+from pipelines.dataset.backtest_files import describe_rate, require_rates, risk_free_rates
 from pipelines.dataset.build import build_dataset
-from pipelines.dataset.risk_free import describe_rate, require_rates, risk_free_rates
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.evaluate import Evaluation, evaluate
 

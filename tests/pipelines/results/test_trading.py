@@ -14,7 +14,7 @@ from random_markets import panel_of, random_tables
 from backtest.costs import corwin_schultz
 from features.panel.panel import PRICE_COLUMNS, Panel, build_panel
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.firm_files import unmatched_tickers
+from pipelines.dataset.backtest_files import unmatched_tickers
 from pipelines.errors import ConfigError, DataError
 from pipelines.results.books import book_costs, book_execution
 
