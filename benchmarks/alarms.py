@@ -59,7 +59,7 @@ Floats = npt.NDArray[np.float64]
 WITHIN, NIGHTS = 40, 250
 SHARES = {"peer": (0.0, 1.0, 0.0), "all": (0.3, 0.5, 0.2)}
 LAGS = {"own": (0, 1), "supplier": (0, 2), "second": (1,)}
-"""Leader -> ages of its returns that reach a follower next (`pipelines.sources.simulated.market`)."""
+"""Leader -> ages of its returns that reach a follower next (`pipelines.sources.simulated.source`)."""
 
 
 @dataclass(frozen=True, slots=True)

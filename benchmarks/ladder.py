@@ -36,7 +36,8 @@ from pipelines.dataset.build import Dataset, build_dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
 from pipelines.lake.contracts import check
 from pipelines.run.fetch import make_source
-from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.config import MarketConfig
+from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors
 
 PARTS = ("characteristic", "temporal", "peer")

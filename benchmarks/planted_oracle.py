@@ -17,7 +17,7 @@ from models.explain.network.weights import EdgeRecovery, edge_recovery
 from pipelines.dataset.build import Dataset
 from pipelines.sources.simulated.config import INDUSTRIES
 from pipelines.sources.simulated.firms import supplier_of
-from pipelines.sources.simulated.market import MAX_LAG, WEIGHTS_BY_LAG
+from pipelines.sources.simulated.source import MAX_LAG, WEIGHTS_BY_LAG
 
 PAIR, POOLED = "pair alone", "all followers of an industry"
 

@@ -20,7 +20,8 @@ from pipelines.dataset.market import Market
 from pipelines.lake.contracts import check
 from pipelines.results.evaluate_signals import guard_table, place_signals
 from pipelines.results.signal_file import SignalTable
-from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.config import MarketConfig
+from pipelines.sources.simulated.source import SimulatedSource
 
 Array = npt.NDArray[np.float64]
 

@@ -14,8 +14,7 @@ from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import plain_name, write_text
 from pipelines.ingest.ingest import refuse_mostly_broken
-from pipelines.ingest.inspector import describe_gaps, rejected_gaps
-from pipelines.ingest.rules import DATE_RULES, add_neighbours, find_violations
+from pipelines.ingest.rules import DATE_RULES, add_neighbours, describe_gaps, find_violations, rejected_gaps
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, check, quarantined
 from pipelines.sources.files.reading import day

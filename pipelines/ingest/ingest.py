@@ -26,8 +26,8 @@ import polars as pl
 
 from pipelines.errors import ConfigError, DataError
 from pipelines.format import abbreviate
-from pipelines.ingest.inspector import Inspection, Inspector
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
+from pipelines.ingest.rules import Inspection, Inspector
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.contracts import NONE_REJECTED, Checked, check

@@ -174,8 +174,8 @@ class Storage:
 
     def _advice(self) -> str:
         cure = "restore it, or name another lake root"
-        of_url = "check that the URL exists, lake_options in the config, and the environment's credentials; or "
-        return of_url + cure if self.is_url else cure
+        url = "check that the URL exists, lake_options in the config, and the credentials in the environment"
+        return f"{url}; or {cure}" if self.is_url else cure
 
     def _refuse_other_content(self, table: str) -> None:
         """Refuse a local folder with content but no Delta log; an empty folder may become a table."""

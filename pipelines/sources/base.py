@@ -23,6 +23,7 @@ from pipelines.lake.schemas import TICKER_PATTERN, cut, empty
 from pipelines.settings import RELATIVE_PATHS
 
 Setting = str | int | float
+STATIC_SINCE: Final = dt.date(1900, 1, 1)  # ``valid_from`` of a classification that always holds
 
 
 @dataclass(frozen=True, slots=True)

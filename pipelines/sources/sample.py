@@ -1,13 +1,9 @@
 """The bundled sample: adjusted closes of 20 large US firms, 1990 to 2022, shipped with skfolio."""
 
-from datetime import date
-from typing import Final
-
 import polars as pl
 
-from pipelines.sources.base import SourceTables, remarks_of, vendor_names
+from pipelines.sources.base import STATIC_SINCE, SourceTables, remarks_of, vendor_names
 
-STATIC_SINCE: Final = date(1900, 1, 1)  # ``valid_from`` of a classification assumed to hold at all times
 _NOTES, _HAZARDS = remarks_of("sample")
 
 

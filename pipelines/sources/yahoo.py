@@ -1,8 +1,8 @@
 """Yahoo Finance through yfinance: prices, splits, dividends, classifications and statements, in batches.
 
 yfinance's bulk ``download`` is a thread pool over ``Ticker.history`` that discards the currency, the time
-zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_firms` interprets Yahoo's numbers, and
-`pipelines.sources.yahoo_session` decides what counts as an answer.
+zone and the errors; the pool here keeps them. `pipelines.sources.yahoo_answers` decides what counts as an
+answer, and interprets Yahoo's numbers.
 """
 
 import datetime as dt
@@ -21,7 +21,7 @@ import yfinance
 
 from pipelines.errors import ConfigError
 from pipelines.format import abbreviate
-from pipelines.sources import yahoo_firms, yahoo_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import (
     SourceTables,
     StoredData,
@@ -82,10 +82,10 @@ class YFinanceSource:
 
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         """Request every ticker since its last stored price; DataError at the end if Yahoo refused."""
-        session = yahoo_session.YahooSession(self._config.timeout_seconds, self._config.retries, self._wait)
+        session = yahoo_answers.YahooSession(self._config.timeout_seconds, self._config.retries, self._wait)
         queue = sorted(self._symbols, key=lambda ticker: stored.last_price.get(ticker, dt.date.min))
         refused: list[TickerStatus] = []
-        with yahoo_session.yahoo_client(session):
+        with yahoo_answers.yahoo_client(session):
             for i in range(0, len(queue), self._config.batch_size):
                 answers = self._batch(queue[i : i + self._config.batch_size], stored, session)
                 refused += [one.status for one in answers if one.refused]
@@ -93,13 +93,13 @@ class YFinanceSource:
         raise_if_refused("Yahoo", refused, len(queue), "later")
 
     def _batch(
-        self, tickers: Sequence[str], stored: StoredData, session: yahoo_session.YahooSession
+        self, tickers: Sequence[str], stored: StoredData, session: yahoo_answers.YahooSession
     ) -> list[_Answers]:
         pool = ThreadPoolExecutor(max_workers=min(WORKERS, len(tickers)))
         try:
             return list(pool.map(lambda ticker: self._one(ticker, stored, session), tickers))
         except KeyboardInterrupt:
-            session.refusing = yahoo_session.NoAnswerError("interrupted")  # so that workers stop retrying
+            session.refusing = yahoo_answers.NoAnswerError("interrupted")  # so that workers stop retrying
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -123,14 +123,14 @@ class YFinanceSource:
             )
         return SourceTables(tables, tuple(notes), tuple(hazards), tuple(one.status for one in answers))
 
-    def _one(self, ticker: str, stored: StoredData, session: yahoo_session.YahooSession) -> _Answers:
+    def _one(self, ticker: str, stored: StoredData, session: yahoo_answers.YahooSession) -> _Answers:
         """Request a ticker's prices and what else is due; what arrived before a refusal is kept."""
         if session.refusing is not None:
             return _refusal(ticker, session.refusing)
         handle, last = yfinance.Ticker(self._symbols[ticker], session=session), stored.last_price.get(ticker)
         try:
             chart, remarks = self._chart(handle, ticker, stored, session)
-        except yahoo_session.YahooError as error:
+        except yahoo_answers.YahooError as error:
             return _refusal(ticker, error)
         newest = chart.rows["date"].max()
         if not isinstance(newest, dt.date):
@@ -142,41 +142,41 @@ class YFinanceSource:
         is_new = securities.filter(pl.col("ticker") == ticker).is_empty()
         try:
             if last is None or last.month != newest.month or is_new:
-                with suppress(yahoo_session.NoDataError):  # an index or a currency pair, say
-                    tables["securities"] = yahoo_firms.read_classification(
+                with suppress(yahoo_answers.NoDataError):  # an index or a currency pair, say
+                    tables["securities"] = yahoo_answers.read_classification(
                         handle, ticker, chart, securities, today
                     )
-            if self._config.statements and yahoo_firms.statements_due(ticker, stored.assumed, today):
+            if self._config.statements and yahoo_answers.statements_due(ticker, stored.assumed, today):
 
                 def splits(since: dt.date) -> Mapping[dt.date, float]:
                     if chart.since <= since:
                         return chart.splits
-                    return yahoo_firms.read_chart(handle, session, since, None, self._clock()).splits
+                    return yahoo_answers.read_chart(handle, session, since, None, self._clock()).splits
 
-                tables["fundamentals"] = yahoo_firms.read_statements(
+                tables["fundamentals"] = yahoo_answers.read_statements(
                     handle, session, ticker, stored.assumed, splits, lag=self._lag, today=today
                 )
-        except yahoo_session.YahooError as error:
+        except yahoo_answers.YahooError as error:
             refusal = _refusal(ticker, error, "only prices were received: ")
             return replace(refusal, tables=tables, remarks=remarks)
         return _Answers(TickerStatus(ticker, state, "; ".join(remarks)), tables, remarks)
 
     def _chart(
-        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: yahoo_session.YahooSession
-    ) -> tuple[yahoo_firms.Chart, tuple[str, ...]]:
+        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: yahoo_answers.YahooSession
+    ) -> tuple[yahoo_answers.Chart, tuple[str, ...]]:
         """Request the prices that the lake lacks, or all of them if the stored ones no longer match."""
         start, end, now = self._config.start, self._config.end, self._clock()
         last, remarks = stored.last_price.get(ticker), []
         since = start if last is None else max(start, last - _OVERLAP)
-        chart = yahoo_firms.read_chart(handle, session, since, end, now)
+        chart = yahoo_answers.read_chart(handle, session, since, end, now)
         announced = chart.rows.tail(_RECENT_SESSIONS).filter("unadjusted")
         if announced.height:
-            raise yahoo_session.YahooError(
+            raise yahoo_answers.YahooError(
                 f"a split on {announced['date'][0]} is announced, but the prices before it are not yet "
                 "adjusted for it"
             )
         if last is not None and (why := self._reason_to_refetch(chart, ticker, stored)) is not None:
-            chart = yahoo_firms.read_chart(handle, session, start, end, now)
+            chart = yahoo_answers.read_chart(handle, session, start, end, now)
             remarks.append(why)
         elif last is not None and chart.rows.height and chart.rows["date"][0] <= last:
             # its split or dividend may come from a date before the window; the row is stored already
@@ -186,7 +186,7 @@ class YFinanceSource:
                 remarks.append(f"{what}: {marked.height:,}, the first on {marked['date'][0]}")
         return chart, (*remarks, *chart.remarks)
 
-    def _reason_to_refetch(self, chart: yahoo_firms.Chart, ticker: str, stored: StoredData) -> str | None:
+    def _reason_to_refetch(self, chart: yahoo_answers.Chart, ticker: str, stored: StoredData) -> str | None:
         """Return why these prices cannot extend the stored ones; None if they can."""
         first, last = stored.first_price.get(ticker), stored.last_price[ticker]
         old_close, now = stored.last_close.get(ticker), chart.rows.filter(pl.col("date") == last)["close"]
@@ -201,16 +201,16 @@ class YFinanceSource:
         return None
 
 
-def _refusal(ticker: str, error: yahoo_session.YahooError, before: str = "") -> _Answers:
+def _refusal(ticker: str, error: yahoo_answers.YahooError, before: str = "") -> _Answers:
     """Return the status of a ticker without an answer; it never says that the firm is delisted."""
     state: Literal["throttled", "empty", "failed"] = "failed"
     detail = str(error)
-    if isinstance(error, yahoo_session.ThrottledError):
+    if isinstance(error, yahoo_answers.ThrottledError):
         state = "throttled"
-    elif isinstance(error, yahoo_session.NoDataError):
+    elif isinstance(error, yahoo_answers.NoDataError):
         state = "failed" if error.unknown else "empty"
         detail = f"Yahoo {'does not know it' if error.unknown else 'has nothing'} ({error})"
-    refused = isinstance(error, yahoo_session.ThrottledError | yahoo_session.NoAnswerError)
+    refused = isinstance(error, yahoo_answers.ThrottledError | yahoo_answers.NoAnswerError)
     return _Answers(TickerStatus(ticker, state, before + detail), refused=refused)
 
 

@@ -11,13 +11,12 @@ from pipelines.errors import DataError
 from pipelines.files import plain_name
 from pipelines.format import abbreviate
 from pipelines.lake.schemas import INPUT_PATTERN
-from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, vendor_names
+from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, STATIC_SINCE, vendor_names
 from pipelines.sources.files import reading
 from pipelines.sources.files.layouts import PRICE_NAMES, Names, match_names, plain
 from pipelines.sources.files.opening import collect, is_unnamed
 from pipelines.sources.files.prices import unpivot
 from pipelines.sources.files.recognise import recognise_dates
-from pipelines.sources.sample import STATIC_SINCE
 from pipelines.sources.settings import ShareCountsAsOf
 
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")

@@ -20,7 +20,8 @@ from pipelines.lake.lake import Lake
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus
 from pipelines.sources.files.source import FilesSource
 from pipelines.sources.sample import SampleSource
-from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.config import MarketConfig
+from pipelines.sources.simulated.source import SimulatedSource
 
 BAD = """date,ticker,open,high,low,close,volume
 2020-01-06,AAA,10,11,9,10.5,100

@@ -22,7 +22,8 @@ from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 from pipelines.sources.base import SourceTables, StoredData
-from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.config import MarketConfig
+from pipelines.sources.simulated.source import SimulatedSource
 
 NOW = datetime(2024, 1, 2, tzinfo=UTC)
 MONDAY = date(2023, 5, 1)

@@ -18,7 +18,7 @@ from pipelines.dataset.tables import open_lake
 from pipelines.nightly.night import play_nights
 from pipelines.nightly.schedule import next_night
 from pipelines.run.fetch import make_source
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import read_tickers
 from pipelines.sources.simulated.source import SimulatedSource
 
@@ -75,7 +75,7 @@ def test_the_nightly_job_on_yahoo_plays_two_nights_with_the_real_client(
         dt.datetime.now(dt.UTC),
     )
     with server.running():
-        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
         for day in days[-2:]:
             play_nights(config, day, echo=lambda _: None)
             lake = open_lake(config)

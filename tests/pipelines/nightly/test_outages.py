@@ -30,7 +30,7 @@ from pipelines.nightly.night import play_nights
 from pipelines.nightly.result import night_folder, read_signals
 from pipelines.nightly.schedule import Clock
 from pipelines.run.fetch import make_source
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import LiveSource
 
 
@@ -286,7 +286,7 @@ def test_yahoo_that_refuses_ends_the_night_with_what_is_missing_and_the_next_cal
     firms = [make_firm(ticker, days, seed) for seed, ticker in enumerate(tickers)]
     first, second = days[-2:]
     with YahooServer(firms, dt.datetime(2024, 12, 1, tzinfo=dt.UTC)).running() as server:
-        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
         played = peerglass("nightly", "tiny.yaml", "--date", str(first))
         assert played.code == 0, played.err
         before = {table: Lake("lake").read(table) for table in ("signals", "books", "nights", "prices")}

@@ -21,7 +21,7 @@ from pipelines.nightly import delivery as sources
 from pipelines.nightly.delivery import _refuse_rejected_sessions, _Watched, deliver, describe_delivery
 from pipelines.nightly.schedule import Clock, expected_session
 from pipelines.progress import Silent
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import SourceTables
 from pipelines.sources.sample import SampleSource
 
@@ -151,7 +151,7 @@ def yahoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[YahooServer]:
     """A server with three firms that replaces Yahoo in this test; its data reach the evening."""
     firms = [make_firm(ticker, DAYS, seed) for seed, ticker in enumerate(TICKERS)]
     with YahooServer(firms, EVENING).running() as server:
-        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
         yield server
 
 

@@ -18,7 +18,7 @@ from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, STAMPS, keys
 from pipelines.run.fetch import ingest_config, make_source
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import SourceThrough
 from pipelines.sources.simulated.source import SimulatedSource
 
@@ -197,7 +197,7 @@ def test_prices_of_yahoo_end_at_the_session_and_the_next_night_adds_the_next_ses
         [make_firm("AAA", days, seed=1), make_firm("BBB", days, seed=2)], dt.datetime.now(dt.UTC)
     )
     with server.running():
-        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
         for end, through, newest in (
             (None, days[40], days[40]),
             (None, days[41], days[41]),

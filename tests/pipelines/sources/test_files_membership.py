@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from pipelines.errors import DataError
+from pipelines.sources.base import STATIC_SINCE
 from pipelines.sources.files.reading import GivenFiles
 from pipelines.sources.files.tables import MEMBERSHIP_NAMES, read_membership
-from pipelines.sources.sample import STATIC_SINCE
 
 SPELLS = [
     ("AAA", date(2020, 1, 1), date(2020, 3, 1)),

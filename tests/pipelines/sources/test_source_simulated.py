@@ -16,9 +16,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from pipelines.sources.base import SourceTables
-from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS
-from pipelines.sources.simulated.market import returns_affected, simulate
-from pipelines.sources.simulated.source import MarketConfig, SimulatedSource
+from pipelines.sources.simulated.config import INDUSTRIES, REVIEW_SESSIONS, SUPPLIERS, MarketConfig
+from pipelines.sources.simulated.source import SimulatedSource, returns_affected, simulate
 
 SMALL = MarketConfig(sessions=420, firms=48, delistings_per_year=0.3, bad_ticks=5)
 PARTS = ["temporal", "peer", "characteristic"]

@@ -25,7 +25,7 @@ from features.panel.panel import forward_factor
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import IngestSummary, ingest
 from pipelines.lake.lake import Lake
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.base import read_tickers
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.yahoo import YFinanceSource
@@ -52,7 +52,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
 
         def start(*firms: Firm, now: datetime = AFTER) -> YahooServer:
             server = open_servers.enter_context(YahooServer(list(firms), now).running())
-            monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+            monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
             return server
 
         yield start
@@ -100,7 +100,7 @@ def fifty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lake, IngestSummary
     lake = Lake(tmp_path_factory.mktemp("fifty"))
     patch = pytest.MonkeyPatch()
     with YahooServer([busy_firm(i) for i in range(50)], AFTER).running() as server:
-        patch.setattr(yfinance_session, "ADDRESS", server.address)
+        patch.setattr(yahoo_answers, "ADDRESS", server.address)
         summary = take(server, lake, sorted(server.firms), batch_size=20, statements=True)
         patch.undo()
     return lake, summary, server

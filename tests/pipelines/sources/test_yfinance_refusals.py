@@ -20,7 +20,7 @@ from pipelines.cli import main as cli
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import IngestStoppedError, IngestSummary, ingest
 from pipelines.lake.lake import Lake
-from pipelines.sources import yahoo_session as yfinance_session
+from pipelines.sources import yahoo_answers
 from pipelines.sources.settings import YFinanceSourceConfig
 from pipelines.sources.yahoo import WORKERS, YFinanceSource
 
@@ -39,7 +39,7 @@ def yahoo(monkeypatch: pytest.MonkeyPatch) -> Iterator[YahooServer]:
             name: dict.fromkeys(ends, 1e9) for name in ("NetIncome", "TotalAssets", "OperatingCashFlow")
         }
     with YahooServer(firms, AFTER).running() as server:
-        monkeypatch.setattr(yfinance_session, "ADDRESS", server.address)
+        monkeypatch.setattr(yahoo_answers, "ADDRESS", server.address)
         yield server
 
 
@@ -231,7 +231,7 @@ def test_a_source_without_any_answer_counts_as_refusing(
 
 def test_an_unreachable_server_counts_as_refusing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        yfinance_session, "ADDRESS", "http://127.0.0.1:9/{host}"
+        yahoo_answers, "ADDRESS", "http://127.0.0.1:9/{host}"
     )  # the discard port: no server listens
     away = YahooServer([], AFTER)
     with pytest.raises(DataError, match=r"the connection failed \(ConnectionError\)"):
