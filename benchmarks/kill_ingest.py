@@ -215,7 +215,7 @@ class Trial:
 
     def orphan_files(self) -> int:
         """Count the data files on disk that no version refers to."""
-        from pipelines.lake.versions import table_files
+        from pipelines.lake.upkeep import table_files
 
         lake, count = self.lake(), 0
         for table in lake.versions():

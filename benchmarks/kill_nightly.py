@@ -270,7 +270,7 @@ def last_step(folder: Path) -> str:
 
 def orphan_files(lake: Lake) -> int:
     """Count the data files on disk that no version refers to."""
-    from pipelines.lake.versions import table_files
+    from pipelines.lake.upkeep import table_files
 
     count = 0
     for table in lake.versions():

@@ -29,7 +29,6 @@ from pipelines.format import abbreviate
 from pipelines.ingest.quarantine import quarantine_changes, released_hashes
 from pipelines.ingest.rules import Inspection, Inspector
 from pipelines.ingest.settings import QualityConfig
-from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.contracts import NONE_REJECTED, Checked, check
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import (
@@ -41,6 +40,7 @@ from pipelines.lake.schemas import (
     SUPPLEMENTS,
     empty,
 )
+from pipelines.lake.storage import UpsertCounts, UpsertPlan
 from pipelines.lake.versions import Unfinished
 from pipelines.progress import Progress
 from pipelines.sources.base import LiveSource, Setting, Source, SourceTables, StoredData, TickerStatus

@@ -5,8 +5,8 @@ from typing import Final
 
 import polars as pl
 
-from pipelines.lake.commit import compare, in_order
 from pipelines.lake.schemas import KNOWN_FROM, STAMPS, keys
+from pipelines.lake.storage import compare, in_order
 
 Tables = Mapping[str, pl.DataFrame]
 

@@ -24,10 +24,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 
 from pipelines.errors import DataError
-from pipelines.lake.commit import UpsertCounts, UpsertPlan, commit, compare_with_table, in_order
 from pipelines.lake.contracts import Checked, require
 from pipelines.lake.schemas import READ_TABLES, SCHEMAS, empty, keys, schema
-from pipelines.lake.storage import Storage
+from pipelines.lake.storage import Storage, UpsertCounts, UpsertPlan, commit, compare_with_table, in_order
 from pipelines.lake.versions import (
     Commit,
     TableVersion,

@@ -5,16 +5,22 @@ It keeps the newest version of a table, every version that was the newest at som
 of days, and every version that a run recorded, because the run could not be repeated without it. The folders
 of runs cannot be found from the lake, so a run records its versions in the table ``readers`` when it starts;
 the table ``signals`` names those of the nights.
+
+An entry of the log adds and removes files (https://github.com/delta-io/delta, PROTOCOL.md, "Actions"). A file
+belongs to all versions from the one that added it up to, but not including, the one that removed it.
 """
 
 import datetime as dt
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote
 
 import polars as pl
 from deltalake import DeltaTable
@@ -26,21 +32,91 @@ from pipelines.format import abbreviate, megabytes
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import canonical_location
 from pipelines.lake.schemas import SCHEMAS
-from pipelines.lake.storage import FILE_BYTES
-from pipelines.lake.versions import TableFiles, table_files
+from pipelines.lake.storage import FILE_BYTES, Storage
+from pipelines.lake.versions import Commit, commits
 from pipelines.terminal import text_table
 
-RecordedVersions = Set[tuple[str, int, str]]  # table, version, and run or night (``CONFIG@SESSION``)
-_MANY_SMALL_FILES: Final = 20
+_LOG_ENTRY: Final = re.compile(r"(?:^|/)_delta_log/(\d{20})\.json$")
+_NEVER_REMOVED: Final = 2**63
+_THREADS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Compaction:
-    """The result of compacting a table: number of files removed and added."""
+class TableFiles:
+    """A table's log, oldest first, the versions that reference a path, and the sizes of its files."""
 
-    table: str
-    removed: int
-    added: int
+    commits: tuple[Commit, ...]
+    version_spans: Mapping[str, tuple[tuple[int, int], ...]]
+    sizes: Mapping[str, int]
+
+    def layouts(self) -> dict[int, int]:
+        """Map each version that changed rows to the newest version with the same rows, which readers use."""
+        newest: dict[int, int] = {}
+        changed = 0
+        for commit in self.commits:
+            changed = commit.version if commit.changed_rows else changed
+            newest[changed] = commit.version
+        newest.pop(0, None)
+        return newest
+
+    def versions_lost_without(self, paths: Iterable[str]) -> list[int]:
+        """Return the versions that changed rows and could not be read without these files."""
+        spans = sorted(span for path in paths for span in self.version_spans.get(path, ()))
+        return [
+            version
+            for version, layout in self.layouts().items()
+            if any(first <= layout < end for first, end in spans)
+        ]
+
+    def unreadable(self) -> list[int]:
+        """Return the versions that changed rows and are no longer readable, because of a vacuum."""
+        return self.versions_lost_without(path for path in self.version_spans if path not in self.sizes)
+
+    def unreferenced(self) -> list[str]:
+        """Return files that no version references: left by an interrupted writer, or by one still at work."""
+        return [path for path in self.sizes if path not in self.version_spans]
+
+    def current(self) -> list[str]:
+        """Return the files of the newest version."""
+        newest, spans = self.commits[-1].version, self.version_spans
+        return [path for path in spans if any(first <= newest < end for first, end in spans[path])]
+
+    def bytes_of(self, paths: Iterable[str]) -> int:
+        """Return the total size of these files in bytes."""
+        return sum(self.sizes.get(path, 0) for path in paths)
+
+
+def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
+    """Read a table's log and list its folder."""
+    from pyarrow.fs import FileSelector
+
+    files = storage.files(table)
+    files_by_path = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
+    entries = sorted((int(match[1]), path) for path in files_by_path if (match := _LOG_ENTRY.search(path)))
+    spans: dict[str, list[tuple[int, int]]] = {}
+
+    def read(path: str) -> bytes:
+        with files.open_input_stream(path) as stream:
+            content: bytes = stream.read()
+        return content
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        texts = pool.map(read, [path for _, path in entries])
+        for (version, _), text in zip(entries, texts, strict=True):
+            for action in map(json.loads, text.splitlines()):
+                if "add" in action:
+                    spans.setdefault(unquote(action["add"]["path"]), []).append((version, _NEVER_REMOVED))
+                elif "remove" in action:
+                    # A log whose beginning was truncated mentions files only when it removes them.
+                    own = spans.setdefault(unquote(action["remove"]["path"]), [(0, _NEVER_REMOVED)])
+                    own[-1] = (own[-1][0], version)
+    version_spans = {path: tuple(own) for path, own in spans.items()}
+    sizes = {path: info.size for path, info in files_by_path.items() if not path.startswith("_delta_log/")}
+    return TableFiles(tuple(commits(opened)), version_spans, sizes)
+
+
+RecordedVersions = Set[tuple[str, int, str]]  # table, version, and run or night (``CONFIG@SESSION``)
+_MANY_SMALL_FILES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +174,9 @@ def recorded_by_runs(lake: Lake, folders: Iterable[Path]) -> RecordedVersions:
     return found
 
 
-def compact(lake: Lake) -> list[Compaction]:
-    """Join each table's small files into files of about `pipelines.lake.storage.FILE_BYTES`."""
-    done = []
+def compact(lake: Lake) -> dict[str, tuple[int, int]]:
+    """Join each table's small files to about `FILE_BYTES`; count those removed and added, by table."""
+    done = {}
     for table, opened in _tables(lake):
         try:
             metrics = opened.optimize.compact(target_size=FILE_BYTES)
@@ -109,7 +185,7 @@ def compact(lake: Lake) -> list[Compaction]:
                 f"table {lake.storage.uri(table)} was changed by another process during the compaction; "
                 "nothing is lost, repeat it when that process has ended"
             ) from error
-        done.append(Compaction(table, metrics["numFilesRemoved"], metrics["numFilesAdded"]))
+        done[table] = metrics["numFilesRemoved"], metrics["numFilesAdded"]
     return done
 
 
@@ -178,13 +254,10 @@ def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
     return "\n".join([f"lake {lake.root}", *text_table(cells, heads), meaning, *advice])
 
 
-def describe_compaction(done: Sequence[Compaction]) -> str:
+def describe_compaction(done: Mapping[str, tuple[int, int]]) -> str:
     """Describe a compaction."""
-    lines = [
-        f"{compaction.table}: {compaction.removed} files joined into {compaction.added}"
-        for compaction in done
-        if compaction.removed or compaction.added
-    ]
+    joined = {table: counts for table, counts in done.items() if any(counts)}
+    lines = [f"{table}: {removed} files joined into {added}" for table, (removed, added) in joined.items()]
     return "\n".join(lines) or "nothing to join"
 
 

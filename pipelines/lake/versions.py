@@ -1,30 +1,22 @@
-"""Versions of a table: commits that changed rows or only moved them, the version at a time, and their files.
+"""Versions of a table: commits that changed rows or only moved them, and the version at a time.
 
 Compaction and vacuum are commits as well, but change no row. The version of a table's data is therefore its
 newest commit that changed rows: after a compaction, a run that recorded this version is continued instead of
 started again, and reads the compacted files.
-
-An entry of the log adds and removes files (https://github.com/delta-io/delta, PROTOCOL.md, "Actions"). A file
-belongs to all versions from the one that added it up to, but not including, the one that removed it.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote
 
 from deltalake import DeltaTable
 
 from pipelines.errors import ConfigError
-from pipelines.lake.storage import Storage
-
-if TYPE_CHECKING:
-    from pyarrow.fs import FileSystem
 
 _MOVES_ROWS_ONLY: Final = frozenset({"OPTIMIZE", "VACUUM START", "VACUUM END"})
 DELIVERY: Final = "peerglass.delivery"
@@ -166,81 +158,3 @@ def parse_as_of(text: str) -> int | datetime:
             f"--as-of {text!r} is neither a version of the prices table nor a date or time; write 7, "
             "2024-01-31 or 2024-01-31T18:00:00Z."
         ) from None
-
-
-_LOG_ENTRY: Final = re.compile(r"(?:^|/)_delta_log/(\d{20})\.json$")
-_NEVER_REMOVED: Final = 2**63
-_THREADS: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class TableFiles:
-    """A table's log, oldest first, the versions that reference a path, and the sizes of its files."""
-
-    commits: tuple[Commit, ...]
-    version_spans: Mapping[str, tuple[tuple[int, int], ...]]
-    sizes: Mapping[str, int]
-
-    def layouts(self) -> dict[int, int]:
-        """Map each version that changed rows to the newest version with the same rows, which readers use."""
-        newest: dict[int, int] = {}
-        changed = 0
-        for commit in self.commits:
-            changed = commit.version if commit.changed_rows else changed
-            newest[changed] = commit.version
-        newest.pop(0, None)
-        return newest
-
-    def versions_lost_without(self, paths: Iterable[str]) -> list[int]:
-        """Return the versions that changed rows and could not be read without these files."""
-        spans = sorted(span for path in paths for span in self.version_spans.get(path, ()))
-        return [
-            version
-            for version, layout in self.layouts().items()
-            if any(first <= layout < end for first, end in spans)
-        ]
-
-    def unreadable(self) -> list[int]:
-        """Return the versions that changed rows and are no longer readable, because of a vacuum."""
-        return self.versions_lost_without(path for path in self.version_spans if path not in self.sizes)
-
-    def unreferenced(self) -> list[str]:
-        """Return files that no version references: left by an interrupted writer, or by one still at work."""
-        return [path for path in self.sizes if path not in self.version_spans]
-
-    def current(self) -> list[str]:
-        """Return the files of the newest version."""
-        newest, spans = self.commits[-1].version, self.version_spans
-        return [path for path in spans if any(first <= newest < end for first, end in spans[path])]
-
-    def bytes_of(self, paths: Iterable[str]) -> int:
-        """Return the total size of these files in bytes."""
-        return sum(self.sizes.get(path, 0) for path in paths)
-
-
-def table_files(storage: Storage, table: str, opened: DeltaTable) -> TableFiles:
-    """Read a table's log and list its folder."""
-    from pyarrow.fs import FileSelector
-
-    files = storage.files(table)
-    files_by_path = {i.path: i for i in files.get_file_info(FileSelector("", recursive=True)) if i.is_file}
-    entries = sorted((int(match[1]), path) for path in files_by_path if (match := _LOG_ENTRY.search(path)))
-    spans: dict[str, list[tuple[int, int]]] = {}
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for version, text in pool.map(lambda entry: (entry[0], _read(files, entry[1])), entries):
-            for action in map(json.loads, text.splitlines()):
-                if "add" in action:
-                    spans.setdefault(unquote(action["add"]["path"]), []).append((version, _NEVER_REMOVED))
-                elif "remove" in action:
-                    # A log whose beginning was truncated mentions files only when it removes them.
-                    own = spans.setdefault(unquote(action["remove"]["path"]), [(0, _NEVER_REMOVED)])
-                    own[-1] = (own[-1][0], version)
-    version_spans = {path: tuple(own) for path, own in spans.items()}
-    sizes = {path: info.size for path, info in files_by_path.items() if not path.startswith("_delta_log/")}
-    return TableFiles(tuple(commits(opened)), version_spans, sizes)
-
-
-def _read(files: "FileSystem", path: str) -> str:
-    with files.open_input_stream(path) as stream:
-        data: bytes = stream.read()
-    return data.decode()

@@ -209,8 +209,8 @@ def keep_house(config: Config, lake: Lake, night_number: int) -> list[str]:
     settings = config.nightly.housekeeping
 
     def compaction() -> str:
-        done = compact(lake)
-        removed, added = sum(one.removed for one in done), sum(one.added for one in done)
+        counts = compact(lake).values()
+        removed, added = sum(before for before, _ in counts), sum(after for _, after in counts)
         return f"The lake was compacted: {removed} small files were joined into {added}."
 
     def vacuuming() -> str:

@@ -29,8 +29,8 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
-from types import ModuleType
 from typing import Final, Protocol
 
 import polars as pl
@@ -85,12 +85,20 @@ class SecSource:
 
     def batches(self, stored: base.StoredData) -> Iterator[base.SourceTables]:
         """Request every ticker; those that failed are requested once more at the end."""
-        edgar = _client(self._identity)
+        try:
+            import edgar
+            import edgar.entity.entity_facts
+        except ImportError as error:
+            raise ConfigError(
+                f"source sec needs edgartools, which cannot be imported ({error}); "
+                "run: pip install 'edgartools>=5.62'"
+            ) from error
+        edgar.set_identity(self._identity)
         read: list[tuple[str, FiledStatements]] = []
         tickers = self._tickers
         for _ in range(2):
             refused: list[base.TickerStatus] = []
-            for batch in self._batches(edgar, stored, read, tickers):
+            for batch in self._batches(stored, read, tickers):
                 refused += [status for status in batch.statuses if status.state in ("failed", "throttled")]
                 yield batch
             if not refused or any(status.state == "throttled" for status in refused):
@@ -100,11 +108,7 @@ class SecSource:
         base.raise_if_refused("the SEC", refused, len(self._tickers), "in ten minutes")
 
     def _batches(
-        self,
-        edgar: ModuleType,
-        stored: base.StoredData,
-        read: list[tuple[str, FiledStatements]],
-        tickers: Sequence[str],
+        self, stored: base.StoredData, read: list[tuple[str, FiledStatements]], tickers: Sequence[str]
     ) -> Iterator[base.SourceTables]:
         throttled = False
         for i in range(0, len(tickers), _BATCH):
@@ -113,7 +117,7 @@ class SecSource:
             for ticker in tickers[i : i + _BATCH]:
                 status, statements = base.TickerStatus(ticker, "throttled", "too many requests"), None
                 if not throttled:
-                    status, statements = self._one(edgar, ticker, stored)
+                    status, statements = self._one(ticker, stored)
                 throttled = status.state == "throttled"
                 statuses.append(status)
                 if statements is not None:
@@ -122,38 +126,38 @@ class SecSource:
             tables = {"fundamentals": pl.concat(frames)} if frames else {}
             yield base.SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses))
 
-    def _one(
-        self, edgar: ModuleType, ticker: str, stored: base.StoredData
-    ) -> tuple[base.TickerStatus, FiledStatements | None]:
+    def _one(self, ticker: str, stored: base.StoredData) -> tuple[base.TickerStatus, FiledStatements | None]:
         """Request one firm. A failure becomes its status; DataError if the SEC rejects the identity."""
         from edgar.exceptions import CompanyNotFoundError, TooManyRequestsError, http_status
         from edgar.httprequests import TRANSPORT_ERRORS
 
+        status = partial(base.TickerStatus, ticker)
         try:
-            return self._ask(edgar, ticker, stored)
+            return self._ask(ticker, stored)
         except CompanyNotFoundError:
-            return base.TickerStatus(ticker, "empty", "no filer with that ticker"), None
+            return status("empty", "no filer with that ticker"), None
         except TooManyRequestsError:
-            return base.TickerStatus(ticker, "throttled", "too many requests"), None
+            return status("throttled", "too many requests"), None
         except TRANSPORT_ERRORS as error:
-            status = http_status(error)
-            if status == _FORBIDDEN:
+            code = http_status(error)
+            if code == _FORBIDDEN:
                 raise DataError(
                     f"the SEC rejects requests by {self._identity!r}: check source.identity, or wait ten "
                     "minutes if there were too many requests"
                 ) from error
-            what = f"HTTP {status}" if status is not None else f"no answer: {type(error).__name__}"
-            return base.TickerStatus(ticker, "failed", what), None
+            what = f"HTTP {code}" if code is not None else f"no answer: {type(error).__name__}"
+            return status("failed", what), None
         except (ValueError, KeyError) as error:
-            return base.TickerStatus(ticker, "failed", f"unreadable answer: {type(error).__name__}"), None
+            return status("failed", f"unreadable answer: {type(error).__name__}"), None
 
-    def _ask(
-        self, edgar: ModuleType, ticker: str, stored: base.StoredData
-    ) -> tuple[base.TickerStatus, FiledStatements | None]:
+    def _ask(self, ticker: str, stored: base.StoredData) -> tuple[base.TickerStatus, FiledStatements | None]:
+        import edgar
+
+        status = partial(base.TickerStatus, ticker)
         company = edgar.Company(ticker)
         filings = company.get_filings(form=list(FORMS), amendments=True).data.to_pylist()
         if not filings:
-            return base.TickerStatus(ticker, "empty", "no annual or quarterly report"), None
+            return status("empty", "no annual or quarterly report"), None
         # without the zone, which the feed does not state reliably (see `known_on`)
         accepted = {
             one["accession_number"]: one["acceptanceDateTime"].replace(tzinfo=None) for one in filings
@@ -161,33 +165,17 @@ class SecSource:
         in_xbrl = {one["accession_number"]: one["filing_date"] for one in filings if one["isXBRL"]}
         due = {key for key, filed in in_xbrl.items() if known_on(filed, accepted[key]) >= self._start}
         if not due:
-            return base.TickerStatus(ticker, "empty", f"no report in XBRL since {self._start}"), None
+            return status("empty", f"no report in XBRL since {self._start}"), None
         if due <= {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}:
-            return base.TickerStatus(ticker, "unchanged"), None
+            return status("unchanged"), None
         edgar.entity.entity_facts.clear_company_facts_cache()
         facts = company.get_facts()
         if facts is None:
-            return base.TickerStatus(
-                ticker, "failed", "reports are listed, but their facts are missing"
-            ), None
+            return status("failed", "reports are listed, but their facts are missing"), None
         statements = statement_rows(ticker, facts, accepted, self._start)
         if statements.rows.is_empty():
-            return base.TickerStatus(ticker, "empty", "no known US-GAAP fact"), None
-        return base.TickerStatus(ticker, "ok"), statements
-
-
-def _client(identity: str) -> ModuleType:
-    """Import edgartools and set the identity."""
-    try:
-        import edgar
-        import edgar.entity.entity_facts
-    except ImportError as error:
-        raise ConfigError(
-            f"source sec needs edgartools, which cannot be imported ({error}); "
-            "run: pip install 'edgartools>=5.62'"
-        ) from error
-    edgar.set_identity(identity)
-    return edgar
+            return status("empty", "no known US-GAAP fact"), None
+        return status("ok"), statements
 
 
 TAGS: Final = base.vendor_names("sec")  # item -> tags, best first; without a prefix they are of US-GAAP

@@ -147,14 +147,8 @@ class YFinanceSource:
                         handle, ticker, chart, securities, today
                     )
             if self._config.statements and yahoo_answers.statements_due(ticker, stored.assumed, today):
-
-                def splits(since: dt.date) -> Mapping[dt.date, float]:
-                    if chart.since <= since:
-                        return chart.splits
-                    return yahoo_answers.read_chart(handle, session, since, None, self._clock()).splits
-
                 tables["fundamentals"] = yahoo_answers.read_statements(
-                    handle, session, ticker, stored.assumed, splits, lag=self._lag, today=today
+                    handle, session, ticker, stored.assumed, chart, lag=self._lag, now=self._clock()
                 )
         except yahoo_answers.YahooError as error:
             refusal = _refusal(ticker, error, "only prices were received: ")

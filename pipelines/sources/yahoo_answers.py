@@ -206,7 +206,6 @@ def yahoo_client(session: YahooSession) -> Iterator[None]:
         session.close()
 
 
-_CLASSIFICATION: Final = ("name", "sector", "industry", "currency", "exchange")
 _QUARTER: Final = dt.timedelta(days=91)
 _HALF_YEAR: Final = dt.timedelta(days=150)
 _VALUE: Final = ["period_end", "item", "value"]
@@ -235,7 +234,7 @@ def read_classification(
         return pl.DataFrame(rows, schema=empty("securities").schema)
     was = old.row(0, named=True)
     now = {**was, **{key: value for key, value in reported.items() if value is not None}}
-    if all(now[key] == was[key] for key in _CLASSIFICATION):
+    if all(now[key] == was[key] for key in reported):
         return empty("securities")
     now["valid_from"] = max(today, was["valid_from"])
     ended = [] if now["valid_from"] == was["valid_from"] else [{**was, "valid_to": today}]
@@ -257,18 +256,19 @@ def read_statements(
     session: YahooSession,
     ours: str,
     stored: pl.DataFrame,
-    splits: Callable[[dt.date], Mapping[dt.date, float]],
+    chart: Chart,
     *,
     lag: dt.timedelta,
-    today: dt.date,
+    now: dt.datetime,
 ) -> pl.DataFrame:
     """Request the quarterly statements, as rows of ``fundamentals`` that the lake lacks.
 
     Yahoo has no filing dates and overwrites restated values. A new period is therefore assumed to be known
     ``lag`` after its end; an item that differs from the stored value is a separate row, known from today (or
-    the assumed date, if later). ``splits`` since a date, for which Yahoo restates counts and amounts per
-    share, are undone, unless a number equals the stored one and is not restated yet.
+    the assumed date, if later). Splits, for which Yahoo restates counts and amounts per share, are undone,
+    unless a number equals the stored one and is not restated yet.
     """
+    today = now.date()
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
         with suppress(NoDataError):
@@ -282,9 +282,10 @@ def read_statements(
     currency = _currency(session, ticker.ticker)
     later = {}
     if split_periods := {period for period, item in values_by_period if item in SPLIT_ITEMS}:
-        events = splits(min(split_periods))
+        first = min(split_periods)
+        chart = chart if chart.since <= first else read_chart(ticker, session, first, None, now)
         later = {
-            period: math.prod(ratio for ex_date, ratio in events.items() if period < ex_date <= today)
+            period: math.prod(ratio for ex_date, ratio in chart.splits.items() if period < ex_date <= today)
             for period in split_periods
         }
     rows = []

@@ -20,9 +20,9 @@ from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.format import abbreviate
 from pipelines.ingest.rules import ticker_calendars
-from pipelines.lake.commit import compare
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import KNOWN_FROM
+from pipelines.lake.storage import compare
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, prices_of_night, read_nights, verdict
 from pipelines.nightly.schedule import calendar_end

@@ -244,34 +244,28 @@ def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
     given = [name for name in VENDOR if name in prices.columns]
     if not given:
         return prices
-    unread = [name for name in ("close", *given) if not prices.schema[name].is_numeric()]
-    prices = prices.with_columns(pl.col(unread).cast(pl.Float64, strict=False).name.prefix("_"))
+    number = pl.col("close", *given).cast(pl.Float64, strict=False)
     rows = prices.sort("ticker", "date").with_columns(
-        pl.col(f"_{name}" if name in unread else name).shift().over("ticker").alias(f"previous_{name}")
-        for name in ("close", *given)
+        number.name.prefix("now_"), number.shift().over("ticker").name.prefix("was_")
     )
-
-    def value(name: str) -> pl.Expr:
-        return pl.col(f"_{name}" if name in unread else name)
-
-    close, before = value("close"), pl.col("previous_close")
+    close, before = pl.col("now_close"), pl.col("was_close")
     if "split_ratio" not in rows.columns and "price_factor" in given:
-        ratio = pl.col("previous_price_factor") / value("price_factor")
+        ratio = pl.col("was_price_factor") / pl.col("now_price_factor")
         rows = rows.with_columns(split_ratio=_or_one(ratio.round_sig_figs(_DIGITS)))
     if "dividend" not in rows.columns and {"total_return", "price_return"} <= {*given}:
         split = pl.col("split_ratio") if "split_ratio" in rows.columns else pl.lit(1.0)
-        paid = value("total_return") - value("price_return")
+        paid = pl.col("now_total_return") - pl.col("now_price_return")
         is_paid = paid > 2.5 * _unit(rows, "total_return")
         rows = rows.with_columns(_or_zero(is_paid, paid * before / split))
     elif "dividend" not in rows.columns and ("adjusted_close" in given or "total_return" in given):
         unit = _unit(rows, "close")
         rounding = unit / close + unit / before + _PRECISION
         if "adjusted_close" in given:
-            growth = value("adjusted_close") / pl.col("previous_adjusted_close")
-            unit = _unit(rows, "adjusted_close")
-            rounding += unit / value("adjusted_close") + unit / pl.col("previous_adjusted_close")
+            adjusted, earlier = pl.col("now_adjusted_close"), pl.col("was_adjusted_close")
+            growth, unit = adjusted / earlier, _unit(rows, "adjusted_close")
+            rounding += unit / adjusted + unit / earlier
         else:
-            growth = 1.0 + value("total_return")
+            growth = 1.0 + pl.col("now_total_return")
             rounding += 2.0 * _unit(rows, "total_return")
         beyond = growth * before / close
         if "split_ratio" not in rows.columns:
@@ -279,9 +273,7 @@ def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
             rows = rows.with_columns(split_ratio=_or_one(pl.when(is_split).then(beyond)))
         paid = beyond / pl.col("split_ratio") - 1.0
         rows = rows.with_columns(_or_zero((paid > rounding) & paid.is_finite(), paid * close))
-    return rows.select(
-        pl.exclude(*given, *(f"previous_{c}" for c in ("close", *given)), *(f"_{c}" for c in unread))
-    )
+    return rows.select(pl.exclude(*given, "^now_.*$", "^was_.*$"))
 
 
 def _or_one(ratio: pl.Expr) -> pl.Expr:

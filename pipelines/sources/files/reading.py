@@ -10,6 +10,7 @@ all dates together, never row by row.
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, timedelta
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 import polars as pl
+import polars.selectors as cs
 
 from pipelines.errors import DataError
 from pipelines.format import abbreviate
@@ -109,10 +111,9 @@ class GivenFiles:
         files = self.files if only is None else [only]
         for file in files:
             rows, available = self.open(file)
-            usual = match_names(self.names, available)
             names: dict[str, str] = {}
             for ours in (*required, *optional):
-                theirs = self._name_of(ours, available, usual, fall_back=fall_back)
+                theirs = self._name_of(ours, available, fall_back=fall_back)
                 if theirs is not None:
                     names[ours] = theirs
                 elif ours in required or ours in self.columns:
@@ -128,16 +129,15 @@ class GivenFiles:
 
     def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
         """Return the file's name of a required column: the mapped name, a usual one, or Peerglass's own."""
-        theirs = self._name_of(ours, available, match_names(self.names, available), fall_back=True)
+        theirs = self._name_of(ours, available)
         if theirs is None:
             raise DataError(_no_column(file, self.columns.get(ours, ours), ours, available))
         return theirs
 
-    def _name_of(
-        self, ours: str, available: Sequence[str], usual: Mapping[str, str], *, fall_back: bool
-    ) -> str | None:
+    def _name_of(self, ours: str, available: Sequence[str], *, fall_back: bool = True) -> str | None:
         """Return the file's name of a column; None without it. A first column without a name holds dates."""
-        mapped, free = self.columns.get(ours), fall_back and ours not in self.own
+        usual, mapped = match_names(self.names, available), self.columns.get(ours)
+        free = fall_back and ours not in self.own
         names = [usual.get(ours, None if ours in self.names else ours) if mapped is None else mapped]
         names += [usual.get(ours, ours)] if free else []
         if ours == "date" and (mapped is None or free) and opening.is_unnamed(available[0]):
@@ -170,7 +170,7 @@ def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | N
             # the day of a date's own time zone; a cast would give the day in UTC
             frame = frame.with_columns(pl.col(column).dt.date())
             continue
-        read = frame.select(as_text(column)).select(null_if_not_available(column))
+        read = frame.select(as_words(column))
         if date_format in COUNTED:
             read = read.select(counted_as_iso(pl.col(column), date_format).alias(column))
         refuse_times_of_day(read[column])
@@ -235,14 +235,11 @@ def _no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> 
 
 
 def _refuse_different_columns(first: Path, first_part: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:
-    for complete, incomplete, has, lacks in (
-        (first, file, first_part, part),
-        (file, first, part, first_part),
-    ):
+    for one, has, other, lacks in ((first, first_part, file, part), (file, part, first, first_part)):
         if absent := [name for name in has.columns if name not in lacks.columns]:
             raise DataError(
-                f"{incomplete} has no {', '.join(absent)}, which {complete.name} has: the files of one "
-                "pattern must have the same columns"
+                f"{other} has no {', '.join(absent)}, which {one.name} has: the files of one pattern must "
+                "have the same columns"
             )
     for name in first_part.columns:
         kinds = _kind(first, first_part.schema[name]), _kind(file, part.schema[name])
@@ -262,14 +259,10 @@ def _kind(file: Path, dtype: pl.DataType) -> str | None:
 
 def concat_parts(parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
     """Concatenate parts; absent columns are null, and columns of different types become numbers or text."""
-    dtypes: dict[str, set[pl.DataType]] = {}
-    for part in parts:
-        for name, dtype in part.schema.items():
-            dtypes.setdefault(name, set()).add(dtype)
-    times = {name for name, kinds in dtypes.items() if len(kinds) > 1 and any(k.is_temporal() for k in kinds)}
-    texts = [
-        part.with_columns(pl.col(c).cast(pl.String) for c in part.columns if c in times) for part in parts
-    ]
+    kinds = {field for part in parts for field in part.schema.items()}
+    count = Counter(name for name, _ in kinds)
+    times = [name for name, kind in kinds if count[name] > 1 and kind.is_temporal()]
+    texts = [part.with_columns(cs.by_name(times, require_all=False).cast(pl.String)) for part in parts]
     return pl.concat(texts, how="diagonal_relaxed")
 
 
@@ -283,17 +276,17 @@ def ticker_text(column: str = "ticker") -> pl.Expr:
     return plain_tickers(as_text(column)).alias(column)
 
 
-def null_if_not_available(column: str) -> pl.Expr:
-    """Return a text column with null in place of the usual words for "not available"."""
-    missing = pl.col(column).str.to_lowercase().is_in(_NOT_AVAILABLE)
-    return pl.when(~missing).then(pl.col(column)).alias(column)
+def as_words(column: str) -> pl.Expr:
+    """Return a column as text, with null in place of the usual words for "not available"."""
+    text = as_text(column)
+    return pl.when(~text.str.to_lowercase().is_in(_NOT_AVAILABLE)).then(text).alias(column)
 
 
 def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     """Convert a column to float64; text if a value is no number, so that the contract rejects its row."""
     if frame.schema[column].is_numeric():
         return frame.with_columns(pl.col(column).cast(pl.Float64).fill_nan(None))
-    words = frame.select(as_text(column)).select(null_if_not_available(column)).to_series()
+    words = frame.select(as_words(column)).to_series()
     numbers = read_numbers(words)
     if numbers.null_count() != words.null_count():
         return frame.with_columns(words)
@@ -352,10 +345,9 @@ def refuse_times_of_day(stamps: pl.Series) -> None:
     if not isinstance(stamps.dtype, pl.Datetime | pl.String):
         return
     distinct = stamps.drop_nulls().unique().sort()
-    local, utc = _clocks(distinct)
     total = len(distinct)
-    known = local.is_not_null()
-    distinct, local, utc = distinct.filter(known), local.filter(known), utc.filter(known)
+    clocks = _clocks(distinct).drop_nulls("local")
+    written, local, utc = clocks.get_columns()
     times = local - local.dt.truncate("1d")
     if times.is_empty() or (times == _MIDNIGHT).all():
         return
@@ -372,14 +364,14 @@ def refuse_times_of_day(stamps: pl.Series) -> None:
     day = local[at].date()
     if not zones:
         raise DataError(
-            f"the dates are written as {distinct[at]} and share this time of day, which is "
+            f"the dates are written as {written[at]} and share this time of day, which is "
             f"not midnight in a usual time zone; write the dates of the exchange alone, such as {day}"
         )
     named = " or ".join(zones[:_NAMED_ZONES])
     theirs = utc.dt.replace_time_zone("UTC").dt.convert_time_zone(zones[0])[at].date()
     shifted = f"read as {day}, the row would be used on another day; " if theirs != day else ""
     raise DataError(
-        f"the dates are written as {distinct[at]}, which is midnight of {theirs} in {named}: {shifted}"
+        f"the dates are written as {written[at]}, which is midnight of {theirs} in {named}: {shifted}"
         f"write the dates of the exchange alone, such as {theirs}"
     )
 
@@ -406,12 +398,15 @@ def _refuse_mixed_orders(texts: pl.Series, unread: pl.Series, date_format: str) 
     )
 
 
-def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Return the local time of stamps and their time in UTC, without a zone; one without a zone is in UTC."""
-    dtype = stamps.dtype
-    if isinstance(dtype, pl.Datetime):
-        utc = stamps if dtype.time_zone is None else stamps.dt.convert_time_zone("UTC")
-        return _seconds(stamps), _seconds(utc)
+def _clocks(stamps: pl.Series) -> pl.DataFrame:
+    """Return stamps, their ``local`` time and that in ``utc``; a stamp without a zone is in UTC."""
+    frame = stamps.alias("").to_frame()
+    if isinstance(stamps.dtype, pl.Datetime):
+        moment = pl.col("")
+        in_utc = moment if stamps.dtype.time_zone is None else moment.dt.convert_time_zone("UTC")
+        clocks = (one.dt.replace_time_zone(None).cast(pl.Datetime("us")) for one in (moment, in_utc))
+        local, utc = (one.dt.truncate("1s") for one in clocks)
+        return frame.with_columns(local=local, utc=utc)
     day, clock, seconds, zone = (pl.col("").str.extract(_STAMP, k) for k in range(1, 5))
     text = pl.concat_str(day, pl.lit(" "), clock.fill_null("00:00"), seconds.fill_null(":00"))
     local = text.str.to_datetime("%Y-%m-%d %H:%M:%S", strict=False)
@@ -419,23 +414,15 @@ def _clocks(stamps: pl.Series) -> tuple[pl.Series, pl.Series]:
     hours, rest = (offset.str.slice(place, 2).cast(pl.Int64, strict=False) for place in (1, 3))
     minutes = 60 * hours + rest
     east = pl.when(offset.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
-    read = stamps.alias("").to_frame().select(local=local, utc=local - pl.duration(minutes=east))
-    return read["local"], read["utc"]
+    return frame.with_columns(local=local, utc=local - pl.duration(minutes=east))
 
 
 def zones_of_midnights(utc: pl.Series) -> list[str]:
     """Zones of exchanges in which nine tenths of times in UTC, without a zone, are midnight."""
-    return [zone for zone in _ZONES if _midnights(utc, zone) >= _MOST]
-
-
-def _midnights(utc: pl.Series, zone: str) -> float:
-    """Share of times that are midnight in a zone."""
-    there = utc.dt.replace_time_zone("UTC").dt.convert_time_zone(zone).dt.replace_time_zone(None)
-    return float((there == there.dt.truncate("1d")).mean() or 0.0)  # type: ignore[arg-type]  # a share
-
-
-def _seconds(stamps: pl.Series) -> pl.Series:
-    return stamps.dt.replace_time_zone(None).cast(pl.Datetime("us")).dt.truncate("1s")
+    moments = utc.drop_nulls().dt.replace_time_zone("UTC")
+    there = {zone: moments.dt.convert_time_zone(zone).dt.replace_time_zone(None) for zone in _ZONES}
+    most = _MOST * max(len(moments), 1)
+    return [zone for zone, at in there.items() if (at == at.dt.truncate("1d")).sum() >= most]
 
 
 def counted_as_iso(value: pl.Expr, kind: str) -> pl.Expr:

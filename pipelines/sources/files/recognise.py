@@ -179,13 +179,7 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
     column = days.columns[0]
     if days.schema[column].is_temporal():
         return None
-    texts = (
-        days.select(reading.as_text(column))
-        .select(reading.null_if_not_available(column))
-        .to_series()
-        .drop_nulls()
-        .sort()
-    )
+    texts = days.select(reading.as_words(column)).to_series().drop_nulls().sort()
     if texts.is_empty():
         raise DataError(f"{file} has no date in the column {column!r}: use a file with values")
     unread: dict[str | None, pl.Series] = {}

@@ -22,7 +22,9 @@ from pipelines.sources.settings import ShareCountsAsOf
 _SECURITY_TEXT: Final = ("name", "sector", "industry", "currency", "exchange")
 _SECURITY_DATES: Final = ("valid_from", "valid_to", "listed_on", "delisted_on")
 SECURITY_NAMES: Final[Names] = {"ticker": PRICE_NAMES["ticker"], **vendor_names("securities")}
-_LISTED: Final = r"^100(?:\.0+)?$"  # CRSP's code of a firm that is still listed
+_IS_LISTED: Final = (  # by CRSP's code
+    pl.col("delisting_reason").str.contains(r"^100(?:\.0+)?$").fill_null(value=False)
+)
 _NO_RETURN: Final = ("A", "S", "T", "P", "B", "C", "-55.0", "-66.0", "-77.0", "-88.0", "-99.0")
 """CRSP's codes for a delisting return that is not known."""
 SECURITIES: Final = (*_SECURITY_TEXT, *_SECURITY_DATES, "delisting_return", "delisting_reason")
@@ -41,8 +43,8 @@ def read_securities(given: reading.GivenFiles) -> pl.DataFrame:
                 "all dates, so a firm that changed its business is grouped with hindsight."
             )
     texts = [c for c in (*_SECURITY_TEXT, "delisting_reason") if c in frame.columns]
-    frame = frame.with_columns(reading.ticker_text(), *(reading.as_text(c) for c in texts))
-    frame = given.dates(frame.with_columns(reading.null_if_not_available(c) for c in texts), _SECURITY_DATES)
+    frame = frame.with_columns(reading.ticker_text(), *(reading.as_words(c) for c in texts))
+    frame = given.dates(frame, _SECURITY_DATES)
     if "delisting_return" in frame.columns:
         known = ~reading.as_text("delisting_return").is_in(_NO_RETURN)
         frame = frame.with_columns(pl.when(known).then("delisting_return").alias("delisting_return"))
@@ -50,9 +52,8 @@ def read_securities(given: reading.GivenFiles) -> pl.DataFrame:
     if "delisting_reason" not in frame.columns:
         return frame
     if "delisted_on" in frame.columns:
-        listed = pl.col("delisting_reason").str.contains(_LISTED).fill_null(value=False)
-        ended = ("delisted_on", "delisting_reason")
-        frame = frame.with_columns(pl.when(~listed).then(pl.col(c)).alias(c) for c in ended)
+        ended = pl.col("delisted_on", "delisting_reason")
+        frame = frame.with_columns(pl.when(~_IS_LISTED).then(ended).name.keep())
     return frame.with_columns(_delisting_reason())
 
 
@@ -61,8 +62,7 @@ def delisted_firms(ended: pl.DataFrame) -> pl.DataFrame:
     kinds = {"delisting_return": pl.Float64(), "delisting_reason": pl.String()}
     absent = (pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in ended.columns)
     rows = ended.with_columns(absent).with_columns(reading.as_text("delisting_reason"))
-    listed = pl.col("delisting_reason").str.contains(_LISTED).fill_null(value=False)
-    last = rows.filter(~listed).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
+    last = rows.filter(~_IS_LISTED).sort("ticker", "date").group_by("ticker", maintain_order=True).last()
     return last.select(
         "ticker",
         pl.lit(STATIC_SINCE).alias("valid_from"),
@@ -107,17 +107,14 @@ _LAST_DAYS: Final = ("thru", "ending", "mbrenddt", "through", "lastday", "until"
 _DAY_NAMES: Final = PRICE_NAMES["date"]
 
 
-def _named(*columns: str) -> Names:
-    """Names of columns in files of index membership."""
-    known = {**vendor_names("membership"), "ticker": PRICE_NAMES["ticker"], "date": _DAY_NAMES}
-    return {column: known[column] for column in columns}
-
-
-MEMBERSHIP_NAMES: Final = _named("ticker", "universe", "from_date", "to_date")
-_ON: Final = _named("date", "ticker", "universe")
-_LISTS: Final = _named("date", "tickers")
-_ACTIONS: Final = _named("date", "ticker", "universe", "action")
-_CHANGES: Final = _named("date", "added", "removed")
+_NAMES: Final[Names] = {**vendor_names("membership"), "ticker": PRICE_NAMES["ticker"], "date": _DAY_NAMES}
+MEMBERSHIP_NAMES: Final[Names] = {name: _NAMES[name] for name in ("ticker", *MEMBERSHIP)}
+_OTHER_LAYOUTS: Final = (  # their columns, of which only universe may be absent
+    ("date", "tickers"),
+    ("date", "ticker", "action", "universe"),
+    ("date", "added", "removed"),
+    ("date", "ticker", "universe"),
+)
 _ADDS: Final = ("add", "added", "addition", "in", "join", "joined", "1", "include", "included", "entry")
 _REMOVES: Final = ("remove", "removed", "deletion", "delete", "deleted", "drop", "out", "-1", "0")
 _OTHERS: Final = 6  # columns beside date and ticker in a file with the members of each date; flags have more
@@ -161,29 +158,25 @@ def read_membership(given: reading.GivenFiles) -> pl.DataFrame:
 
 def _in_other_layout(given: reading.GivenFiles, available: Sequence[str]) -> tuple[pl.DataFrame, str]:
     """Read files that are no spells into spells, and say what they are."""
-    for names, needs in (
-        (_LISTS, {"date", "tickers"}),
-        (_ACTIONS, {"date", "ticker", "action"}),
-        (_CHANGES, {"date", "added", "removed"}),
-        (_ON, {"date", "ticker"}),
-    ):
-        found = match_names(names, available)
-        if not needs <= found.keys() or (names is _ON and len(available) > len(found) + _OTHERS):
+    for names in _OTHER_LAYOUTS:
+        found = match_names({name: _NAMES[name] for name in names}, available)
+        flags = names == _OTHER_LAYOUTS[-1] and len(available) > len(found) + _OTHERS
+        if flags or not {*names} - {"universe"} <= found.keys():
             continue
         parts = [collect(given.open(file)[0], file, found) for file in given.files]
-        frame = _dated(reading.concat_parts(parts), given)
-        if names is _LISTS:
+        frame, what = _dated(reading.concat_parts(parts), given), "the members of each date"
+        if "tickers" in found:
             split = reading.as_text("tickers").str.replace_all(r"[\[\]'\"]", "").str.split(",")
-            rows = frame.select("date", ticker=split).explode("ticker")
-            return _from_snapshots(rows.with_columns(reading.ticker_text())), "lists of members by date"
-        if names is _ON:
-            return _from_snapshots(frame.with_columns(reading.ticker_text())), "the members of each date"
-        if names is _CHANGES:
+            frame, what = frame.select("date", ticker=split).explode("ticker"), "lists of members by date"
+        elif "added" in found:
             frame = pl.concat(
                 frame.select("date", ticker=reading.as_text(column), action=pl.lit(column))
                 for column in ("added", "removed")
             ).filter(pl.col("ticker").str.len_chars() > 0)
-        return _from_changes(frame.with_columns(reading.ticker_text()), given), "changes by date"
+        frame = frame.with_columns(reading.ticker_text())
+        if "action" in frame.columns:
+            return _from_changes(frame, given), "changes by date"
+        return _from_snapshots(frame), what
     return _from_flags(given, available), "flags by date, a column per ticker"
 
 

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import pipelines.lake.commit
+import pipelines.lake.storage
 from pipelines.cli.main import main
 from pipelines.ingest.ingest import ingest
 from pipelines.lake.lake import Lake
@@ -211,7 +211,7 @@ def test_after_every_delivery_the_lake_equals_a_new_one(
     lake = Lake(tmp_path_factory.mktemp("lake"))
     seen: list[tuple[int | None, dict[tuple[int, str], float]]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.lake.commit, "_PIECE_ROWS", piece)
+        patch.setattr(pipelines.lake.storage, "_PIECE_ROWS", piece)
         held: dict[tuple[int, str], float] = {}
         for wanted in deliveries:
             frame = pl.DataFrame(

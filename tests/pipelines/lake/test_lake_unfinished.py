@@ -15,9 +15,9 @@ from polars.testing import assert_frame_equal
 from pipelines.dataset.tables import input_versions
 from pipelines.errors import DataError
 from pipelines.ingest.ingest import ingest
-from pipelines.lake.commit import UpsertCounts, UpsertPlan
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, STAMPS, keys, schema
+from pipelines.lake.storage import UpsertCounts, UpsertPlan
 from pipelines.lake.upkeep import recorded_in_lake
 from pipelines.sources.base import SourceTables, StoredData
 

@@ -14,11 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warm import PEERGLASS, Process
 
-import pipelines.lake.commit
 import pipelines.lake.lake
+import pipelines.lake.storage
 from pipelines.errors import DataError
-from pipelines.lake.commit import match_predicate
 from pipelines.lake.lake import Lake, UpsertCounts
+from pipelines.lake.storage import match_predicate
 
 START = date(2020, 1, 1)
 
@@ -51,7 +51,7 @@ def test_upserts_agree_with_a_dictionary(
 ) -> None:
     lake, model = Lake(tmp_path_factory.mktemp("lake")), dict[tuple[int, str], float]()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipelines.lake.commit, "_PIECE_ROWS", 5)
+        patch.setattr(pipelines.lake.storage, "_PIECE_ROWS", 5)
         for batch in batches:
             added = sum(key not in model for key in batch)
             updated = sum(key in model and model[key] != value for key, value in batch.items())
@@ -108,11 +108,11 @@ class Intruder:
     """Lets another writer commit while a batch is compared, a given number of times."""
 
     def __init__(self, lake: Lake, times: int) -> None:
-        self._lake, self._left, self._compare = lake, times, pipelines.lake.commit.compare
+        self._lake, self._left, self._compare = lake, times, pipelines.lake.storage.compare
 
     def __call__(
         self, table: str, rows: pl.DataFrame, stored: pl.LazyFrame, scope: pl.Expr | None
-    ) -> pipelines.lake.commit.RowChanges:
+    ) -> pipelines.lake.storage.RowChanges:
         answer = self._compare(table, rows, stored, scope)
         if self._left:
             self._left -= 1
@@ -135,7 +135,7 @@ def test_a_second_writer_retries_and_commits_on_top(
     output: list[str] = []
     lake = Lake(tmp_path, notify=output.append)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
-    monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=3))
+    monkeypatch.setattr(pipelines.lake.storage, "compare", Intruder(Lake(tmp_path), times=3))
     counts = lake.upsert("prices", bars({(0, "A"): 7.0, (1, "B"): 7.0}))
     assert (counts.added, counts.updated, counts.version) == (1, 1, 5)
     assert [text.split("; ")[0] for text in output] == ["table prices: another process committed first"] * 3
@@ -153,7 +153,7 @@ def test_a_writer_that_never_commits_first_gives_up(
 ) -> None:
     lake = Lake(tmp_path)
     lake.upsert("prices", bars({(0, "A"): 1.0}))
-    monkeypatch.setattr(pipelines.lake.commit, "compare", Intruder(Lake(tmp_path), times=99))
+    monkeypatch.setattr(pipelines.lake.storage, "compare", Intruder(Lake(tmp_path), times=99))
     with pytest.raises(
         DataError, match="is being written by other processes all the time; retry when they have ended"
     ):
