@@ -424,7 +424,7 @@ class BacktestConfig(Section):
     """Name -> what books are measured against. The first one is that of ``information_ratio``."""
     factors: FactorFiles = Field(default={})
     """Name -> file of published factor returns that the returns of books are regressed on, or several files
-    that are used together (`pipelines.dataset.factors`). A file alone has its own name."""
+    that are used together (`pipelines.dataset.backtest_files`). A file alone has its own name."""
 
     @property
     def own_benchmarks(self) -> bool:

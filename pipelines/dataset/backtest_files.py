@@ -1,9 +1,15 @@
-"""Files that a backtest reads beside the data: risk-free rates, benchmarks, borrow fees and price limits.
+"""Files that a backtest reads beside the data: risk-free rates, benchmarks, firms' fees and limits, factors.
 
-Shape suffixes: T sessions of the panel, N firms.
+Published factor returns come from files of Kenneth French, global-q.org, jkpfactors.com, or plain tables. The
+returns that a book has earned are attributed to them, and nothing else reads them.
+
+Shape suffixes: T sessions of the panel, N firms, P periods of a file, J factors.
 """
 
-from collections.abc import Iterator, Mapping
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -11,21 +17,22 @@ import numpy as np
 import polars as pl
 
 from features.arithmetic.rolling import carry
-from features.arrays import DateArray, FloatArray
+from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.holding import earned_index
 from features.panel.panel import Panel
-from features.panel.periods import SESSIONS_PER_YEAR
+from features.panel.periods import SESSIONS_PER_YEAR, periods_per_year
 from pipelines.config.benchmarks import BenchmarkConfig
 from pipelines.config.sections import BacktestConfig
 from pipelines.errors import ConfigError, DataError, one_line
 from pipelines.format import abbreviate
 from pipelines.settings import RELATIVE_PATHS
+from pipelines.sources.files.opening import bytes_of
 
 MAX_AGE_DAYS = 45  # a monthly rate can be used until the next one is published
 
 
 def risk_free_rates(
-    setting: float | str, dates_T: DateArray, periods_per_year: float = SESSIONS_PER_YEAR
+    setting: float | str, dates_T: DateArray, per_year: float = SESSIONS_PER_YEAR
 ) -> FloatArray:
     """Return the risk-free return of each session, as known at the close of the session before.
 
@@ -33,7 +40,7 @@ def risk_free_rates(
     t-1. NaN if there is none, or if it is more than 45 days older than session t-1.
     """
     if not isinstance(setting, str):
-        return np.full(len(dates_T), setting / periods_per_year)
+        return np.full(len(dates_T), setting / per_year)
     frame = _read_series(Path(setting), "rate", "risk-free rates", "backtest.risk_free")
     odd = frame.filter(~(pl.col("rate").abs() < 1))
     if odd.height:
@@ -47,7 +54,7 @@ def risk_free_rates(
     row_T = np.searchsorted(known_R, session_T[:-1], side="right") - 1
     age_T = session_T[:-1] - known_R[np.maximum(row_T, 0)]
     usable_T = (row_T >= 0) & (age_T <= np.timedelta64(MAX_AGE_DAYS, "D"))
-    rate_T[1:][usable_T] = frame["rate"].to_numpy()[row_T[usable_T]] / periods_per_year
+    rate_T[1:][usable_T] = frame["rate"].to_numpy()[row_T[usable_T]] / per_year
     return rate_T
 
 
@@ -131,7 +138,7 @@ def read_firm_file(file: str, setting: FileSetting, panel: Panel) -> pl.DataFram
     what, value = _HOLDS[setting]
     # type inference would read 000001 as a number
     form = {"schema_overrides": {"ticker": pl.String}, "try_parse_dates": True, "infer_schema_length": None}
-    frame = read_table(Path(file), f"{what}s", setting, **form)
+    frame = _read_table(Path(file), f"{what}s", setting, **form)
     since = pl.col("from_date") if "from_date" in frame.columns else pl.lit(None)
     try:
         frame = frame.select(
@@ -178,7 +185,7 @@ def unmatched_tickers(settings: BacktestConfig, panel: Panel) -> Iterator[str]:
 
 def _read_series(path: Path, value: str, what: str, setting: str) -> pl.DataFrame:
     """Read a file with a date and a number in each row; ``what`` says what they are."""
-    frame = read_table(path, what, setting)
+    frame = _read_table(path, what, setting)
     if missing := [column for column in ("date", value) if column not in frame.columns]:
         raise DataError(f"{path} lacks the column {missing[0]!r}; {what} need date and {value}.")
     day = pl.col("date").str.to_date("%Y-%m-%d") if frame.schema["date"] == pl.String else pl.col("date")
@@ -193,16 +200,270 @@ def _read_series(path: Path, value: str, what: str, setting: str) -> pl.DataFram
     return frame
 
 
-def read_table(path: Path, what: str, setting: str, **of_csv: Any) -> pl.DataFrame:  # noqa: ANN401 (polars')
+Unit = Literal["percent", "fraction"]
+Frequency = Literal["daily", "weekly", "monthly"]
+
+FRACTION_BELOW: Final = 0.5
+PERCENT_ABOVE: Final = 1.5
+"""Annual volatility, the median of the factors, below which values are fractions and above which they are
+percent. Published factors have volatilities of 3% to 25% a year."""
+
+_ROW: Final = re.compile(r"\s*\d{6}(\d{2})?\s*[,\s]\s*[-+.\d]")
+_RATES: Final = ("rf", "r_f")
+_MISSING: Final = (-99.99, -999.0)  # in Kenneth French's files
+_DATE_PARTS: Final = ("year", "month", "day")
+_LONG: Final = ("name", "date", "ret")
+_OF_ONE: Final = ("location", "freq", "weighting")  # what a long file may hold several of
+_LONGEST: Final[Mapping[Frequency, int]] = {"daily": 7, "weekly": 10, "monthly": 31}  # days of a period
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PublishedFactors:
+    """Factor returns of one entry of ``backtest.factors``, as fractions."""
+
+    names: tuple[str, ...]
+    end_P: DateArray  # last day of each period, ascending: the date of a file, or the last day of its month
+    return_PJ: FloatArray  # NaN is unknown
+    rate_P: FloatArray | None  # risk-free return of the period, not of a year; None if no file has one
+    frequency: Frequency
+    per_year: float  # periods in a year: 252, 52 or 12
+
+    def periods(self, dates_T: DateArray) -> IntArray:
+        """Return the period that each session belongs to, -1 if none, shape (T,).
+
+        A period begins after the end of the one before. The first one of a daily or weekly file has no
+        beginning and is left out, and so are sessions more than 7 days before the next date of a daily file
+        (10 of a weekly one), whose dates have a hole there.
+        """
+        day_T = dates_T.astype("datetime64[D]")
+        period_T = np.searchsorted(self.end_P, day_T)
+        known_T = period_T < len(self.end_P)
+        ahead_T = self.end_P[np.minimum(period_T, len(self.end_P) - 1)] - day_T
+        known_T &= ahead_T < np.timedelta64(_LONGEST[self.frequency], "D")
+        if self.frequency != "monthly":
+            known_T &= period_T > 0
+        return np.where(known_T, period_T, -1)
+
+    def complete(self, dates_T: DateArray, held: slice) -> IntArray:
+        """Return the periods of the sessions ``held``, -1 for those that the sessions do not fill.
+
+        A period counts if all of its sessions in the data are held, and the data do not begin or end in it.
+        """
+        period_T = self.periods(dates_T)
+        outside_T = np.ones(len(period_T), dtype=np.bool_)
+        outside_T[held] = False
+        outside_T[0] = True  # the return of the first session is unknown
+        partial = set(period_T[outside_T].tolist())
+        last = int(period_T[-1])
+        if last >= 0:
+            after = dates_T[-1].astype("datetime64[D]") + np.timedelta64(1, "D")
+            if np.busday_count(after, self.end_P[last] + np.timedelta64(1, "D")) > 0:
+                partial.add(last)
+        return np.where(np.isin(period_T[held], list(partial)), -1, period_T[held])
+
+
+def published_factors(entries: Mapping[str, Sequence[str]], panel: Panel) -> dict[str, PublishedFactors]:
+    """Read the files of every entry of ``backtest.factors``; none may be more frequent than the prices."""
+    found = {}
+    for name, files in entries.items():
+        setting = f"backtest.factors.{name}"
+        found[name] = factors = join_factors(setting, [read_factors(Path(one), setting) for one in files])
+        if factors.per_year > 1.5 * panel.periods_per_year:
+            raise ConfigError(
+                f"{setting}: the factors are {factors.frequency}, and the prices have "
+                f"{panel.periods_per_year:g} sessions a year; give factors that are not more frequent."
+            )
+    return found
+
+
+def join_factors(setting: str, files: Sequence[PublishedFactors]) -> PublishedFactors:
+    """Join the factors of several files by date; the risk-free return is that of the first with one."""
+    first = files[0]
+    if len({one.frequency for one in files}) > 1:
+        raise ConfigError(
+            f"{setting}: its files are {' and '.join(one.frequency for one in files)}; give files of one "
+            "frequency, or name them apart."
+        )
+    names = [name for one in files for name in one.names]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ConfigError(f"{setting}: more than one of its files has {twice[0]}; leave one of them out.")
+    if len(files) == 1:
+        return first
+    end_P = np.unique(np.concatenate([one.end_P for one in files]))
+    return_PJ, rate_P = np.full((len(end_P), len(names)), np.nan), None
+    column = 0
+    for one in files:
+        row = np.searchsorted(end_P, one.end_P)
+        return_PJ[row, column : column + len(one.names)] = one.return_PJ
+        column += len(one.names)
+        if rate_P is None and one.rate_P is not None:
+            rate_P = np.full(len(end_P), np.nan)
+            rate_P[row] = one.rate_P
+    return PublishedFactors(tuple(names), end_P, return_PJ, rate_P, first.frequency, first.per_year)
+
+
+def read_factors(path: Path, setting: str) -> PublishedFactors:
+    """Read a file of factor returns as its site delivers it, or a plain table.
+
+    | form | recognised by | unit |
+    |---|---|---|
+    | Kenneth French, CSV or text | header lines above the data, and no name above the dates | percent |
+    | global-q.org | columns that begin with ``R_`` | percent |
+    | jkpfactors.com | columns ``name``, ``date`` and ``ret`` | fractions |
+    | plain | a column ``date``, all others numbers | by size |
+
+    A ZIP archive may hold the file, and a plain table may be Parquet. Of a plain table, values whose annual
+    volatility (the median of the factors) is below `FRACTION_BELOW` are fractions, and above `PERCENT_ABOVE`
+    percent. -99.99 and -999 are unknown. A column RF or R_F is the risk-free return of the period. DataError
+    if the file has none of these forms, or values of another unit than its form has.
+    """
+    _require_file(path, "factors", setting)
+    frame, unit = _read_form(path, setting)
+    if frame["date"].is_duplicated().any():
+        twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
+        raise DataError(f"{path} has more than one row for {twice}; keep one row per date.")
+    frame = frame.sort("date")
+    named = {name.strip(): frame[name].to_numpy().astype(np.float64) for name in frame.columns[1:]}
+    named = {name: np.where(np.isin(x_P, _MISSING), np.nan, x_P) for name, x_P in named.items()}
+    rates = [name for name in named if name.lower() in _RATES]
+    names = tuple(name for name in named if name not in rates)
+    if not names or frame.height < 2:
+        raise DataError(f"{path} has {len(names)} factors on {frame.height} dates; it needs 1 on 2 dates.")
+    end_P = frame["date"].to_numpy().astype("datetime64[D]")
+    per_year = periods_per_year(end_P)
+    frequencies: dict[float, Frequency] = {52.0: "weekly", 12.0: "monthly"}
+    frequency = "daily" if per_year >= 250 else frequencies.get(per_year)
+    if frequency is None:
+        raise DataError(
+            f"{path} has {per_year:.3g} periods a year; give daily, weekly or monthly factor returns."
+        )
+    if frequency == "monthly":
+        end_P = (end_P.astype("datetime64[M]") + 1).astype("datetime64[D]") - np.timedelta64(1, "D")
+    return_PJ = np.column_stack([named[name] for name in names])
+    scale = 0.01 if _unit(path, return_PJ, per_year, unit) == "percent" else 1.0
+    rate_P = scale * named[rates[0]] if rates else None
+    return PublishedFactors(names, end_P, scale * return_PJ, rate_P, frequency, per_year)
+
+
+def _unit(path: Path, return_PJ: FloatArray, per_year: float, of_form: Unit | None) -> Unit:
+    """Return the unit of a form, unless values contradict it; of a plain table, by the size of its values."""
+    measured_J = np.isfinite(return_PJ).sum(axis=0) >= 2
+    if np.isinf(return_PJ).any() or not measured_J.any():
+        raise DataError(f"{path} has infinite values, or no factor with 2 values; correct it.")
+    size = float(np.median(np.nanstd(return_PJ[:, measured_J], axis=0)) * np.sqrt(per_year))
+    by_size: Unit | None = (
+        "fraction" if size < FRACTION_BELOW else "percent" if size > PERCENT_ABOVE else None
+    )
+    if of_form is not None and by_size in (None, of_form):
+        return of_form
+    if of_form is not None:
+        raise DataError(
+            f"{path} has the form of a file in {of_form}s, but an annual volatility of {size:.3g}, which is "
+            f"that of {by_size}s; deliver it unchanged.".replace("percents", "percent")
+        )
+    if by_size is None:
+        raise DataError(
+            f"{path} may hold fractions or percent: its factors have an annual volatility of {size:.3g}, and "
+            f"below {FRACTION_BELOW} would be fractions, above {PERCENT_ABOVE} percent; write it with the "
+            "columns name, date and ret, which are fractions."
+        )
+    return by_size
+
+
+def _read_form(path: Path, setting: str) -> tuple[pl.DataFrame, Unit | None]:
+    """Read a table with ``date`` and a column for each factor, and the unit of its form; None if plain."""
+    if path.suffix == ".parquet":
+        return _plain(path, _read_table(path, "factors", setting))
+    text = bytes_of(path).decode("utf-8-sig", errors="replace")
+    found = _kenneth_french(path, text.splitlines())
+    if found is not None:
+        return found, "percent"
+    try:
+        frame = pl.read_csv(io.StringIO(text), infer_schema_length=None)
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{path} is not readable as CSV: {one_line(error)}") from None
+    return _plain(path, frame)
+
+
+def _plain(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, Unit | None]:
+    """Read what has one header: the forms of global-q.org and jkpfactors.com, or a plain table."""
+    frame = frame.rename({name: name.strip() for name in frame.columns})
+    parts = ("date", *_DATE_PARTS, *_LONG, *_OF_ONE)
+    frame = frame.rename({name: name.lower() for name in frame.columns if name.lower() in parts})
+    if {"year", "month"} <= set(frame.columns):
+        digits = [pl.col(name).cast(pl.String).str.zfill(2) for name in _DATE_PARTS if name in frame.columns]
+        frame = frame.with_columns(date=pl.concat_str(digits)).drop(_DATE_PARTS, strict=False)
+    if "date" not in frame.columns:
+        raise DataError(f"{path} has no column of dates; factor files need date, or year and month.")
+    if set(_LONG) <= set(frame.columns):
+        for column in _OF_ONE:
+            if column in frame.columns and frame[column].n_unique() > 1:
+                held = ", ".join(map(str, frame[column].unique().sort().head(3)))
+                raise DataError(f"{path} has more than one {column} ({held}); keep the rows of one.")
+        if frame.select("name", "date").is_duplicated().any():
+            raise DataError(f"{path} has more than one ret for a name and date; keep one.")
+        names = frame["name"].unique(maintain_order=True).to_list()
+        frame = frame.pivot(on="name", index="date", values="ret").select("date", *names)
+        return _numbers(path, frame), "fraction"
+    of_q = any(name.startswith("R_") for name in frame.columns)
+    return _numbers(path, frame), "percent" if of_q else None
+
+
+def _kenneth_french(path: Path, lines: Sequence[str]) -> pl.DataFrame | None:
+    """Read the first block of dated rows below a header without a name above the dates; None without one.
+
+    Annual returns, which follow the monthly ones, and the copyright are below that block.
+    """
+    first = next((i for i, line in enumerate(lines) if _ROW.match(line)), 0)
+    separator = "," if first and "," in lines[first] else None
+    names = lines[first - 1].split(separator) if first else []
+    if separator is None:
+        names = ["", *names]
+    if len(names) < 2 or names[0].strip():
+        return None
+    rows = []
+    for number, line in enumerate(lines[first:], start=first + 1):
+        if not _ROW.match(line):
+            break
+        day, *values = line.split(separator)
+        try:
+            if len(values) != len(names) - 1:
+                raise ValueError
+            rows.append((day.strip(), *map(float, values)))
+        except ValueError:
+            raise DataError(
+                f"{path}: line {number} is no date with {len(names) - 1} numbers; download the file again."
+            ) from None
+    schema = {"date": pl.String, **dict.fromkeys((name.strip() for name in names[1:]), pl.Float64)}
+    return _numbers(path, pl.DataFrame(rows, schema=schema, orient="row"))
+
+
+def _numbers(path: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return ``date`` as dates, then all other columns as numbers; a month is dated on its first day."""
+    day = pl.col("date").cast(pl.String).str.strip_chars().str.slice(0, 10).str.replace_all("-", "")
+    day = pl.when(day.str.len_chars() == 6).then(day + "01").otherwise(day)
+    try:
+        return frame.select(
+            day.str.to_date("%Y%m%d").alias("date"),
+            pl.col([name for name in frame.columns if name != "date"]).cast(pl.Float64),
+        )
+    except pl.exceptions.PolarsError as error:
+        raise DataError(
+            f"{path}: {one_line(error)}; dates must be YYYY-MM-DD, YYYYMMDD or YYYYMM, all else numbers."
+        ) from None
+
+
+def _read_table(path: Path, what: str, setting: str, **of_csv: Any) -> pl.DataFrame:  # noqa: ANN401 (polars')
     """Read the CSV or Parquet file of a setting; ``what`` says what it holds."""
-    require_file(path, what, setting)
+    _require_file(path, what, setting)
     try:
         return pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, **of_csv)
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{path} is not readable as {path.suffix or 'CSV'}: {one_line(error)}") from None
 
 
-def require_file(path: Path, what: str, setting: str) -> None:
+def _require_file(path: Path, what: str, setting: str) -> None:
     """Require that the file of a setting exists."""
     if not path.is_file():
         raise DataError(f"There is no file of {what} at {path}; check {setting} ({RELATIVE_PATHS}).")

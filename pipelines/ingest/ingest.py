@@ -85,9 +85,9 @@ def ingest(
                 new = ", ".join(f"{rows:,} {table}" for table, rows in filled.items()) or "nothing new"
                 progress.step(new + (f" of {len(batch.statuses):,} tickers" if batch.statuses else ""))
     except DataError as error:
-        if committer.batches == 0:
+        if not committer.summary.batches:
             raise
-        raise IngestStoppedError(str(error), committer.summary()) from error
+        raise IngestStoppedError(str(error), committer.summary) from error
     return committer.close()
 
 
@@ -138,17 +138,13 @@ class _Committer:
         complete: bool = False,
         replace: bool = False,
     ) -> None:
-        self.batches = 0
+        self.summary = IngestSummary(source)
         self._delivery: str | None = None
         self._source, self._lake, self._complete, self._replace = source, lake, complete, replace
         self._released = released_hashes(lake)
         self._inspector = Inspector(
             lake, quality, self._released.get("prices", ()), stored, complete=complete
         )
-        self._tables: dict[str, TableSummary] = {}
-        self._notes: dict[str, None] = {}
-        self._hazards: dict[str, None] = {}
-        self._statuses: dict[str, TickerStatus] = {}
 
     def prepare(self, delivered: SourceTables) -> _Prepared:
         """Check a delivery, compare it with the stored rows, and return what is to be written."""
@@ -173,10 +169,11 @@ class _Committer:
             batches = {"gaps": inspected.gaps, **batches}
         if self._complete:  # what is no longer delivered is withdrawn
             batches |= {t: empty(t) for t in INPUT_TABLES if t not in batches and self._lake.exists(t)}
-        plans = {
-            table: self._lake.plan(table, rows, scope=own_rows(table) if self._complete else None)
-            for table, rows in batches.items()
-        }
+        plans = {}
+        for table, rows in batches.items():
+            # the rows of a supplement stay
+            own = pl.col("source").is_null() if table == "fundamentals" else pl.lit(value=True)
+            plans[table] = self._lake.plan(table, rows, scope=own if self._complete else None)
         if self._complete and not delivered.market:
             refuse_other_tickers(self._lake, plans["prices"])
         if self._complete and not self._replace:
@@ -197,9 +194,10 @@ class _Committer:
         flags = self._lake.plan("flags", inspected.flags)
         unfinished = self._begin([flags, *ready.plans.values()])
         delivery = self._delivery = uuid.uuid4().hex if unfinished is None else unfinished.delivery
-        self._notes.update(dict.fromkeys(delivered.notes))
-        self._hazards.update(dict.fromkeys(delivered.hazards))
-        record_source(self._lake, self._source, delivered, self._notes, delivery, unfinished=unfinished)
+        found = self.summary
+        found.notes = tuple(dict.fromkeys((*found.notes, *delivered.notes)))
+        found.hazards = tuple(dict.fromkeys((*found.hazards, *delivered.hazards)))
+        record_source(self._lake, self._source, delivered, found.notes, delivery, unfinished=unfinished)
         self._lake.apply(flags, delivery)
         rejected = quarantine_changes(self._lake, checked, now, complete=self._complete)
         self._lake.upsert("quarantine", rejected, delivery=delivery)
@@ -215,9 +213,10 @@ class _Committer:
                 quarantined=result.by_rule(),
                 flagged=inspected.flagged if table == "prices" else {},
             )
-            self._tables[table] = self._tables[table] + summary if table in self._tables else summary
-        self.batches += 1
-        self._statuses.update({status.ticker: status for status in delivered.statuses})
+            found.tables[table] = found.tables[table] + summary if table in found.tables else summary
+        found.batches += 1
+        statuses = {status.ticker: status for status in (*found.statuses, *delivered.statuses)}
+        found.statuses = tuple(statuses.values())
 
     def _begin(self, plans: Iterable[UpsertPlan]) -> Unfinished | None:
         """Return what readers have to be told: an interrupted delivery, or this one if it changes tables."""
@@ -244,21 +243,12 @@ class _Committer:
         self._lake.upsert("flags", coverage.flags, delivery=self._delivery)
         self._lake.upsert("gaps", coverage.gaps, delivery=self._delivery)
         self.settle()
+        tables = self.summary.tables
         if coverage.flagged:
-            flagged = {**self._tables["prices"].flagged, **coverage.flagged}
-            self._tables["prices"] = dataclasses.replace(self._tables["prices"], flagged=flagged)
-        return dataclasses.replace(self.summary(), incomplete=coverage.incomplete)
-
-    def summary(self) -> IngestSummary:
-        """Return the counts so far."""
-        return IngestSummary(
-            self._source,
-            dict(self._tables),
-            tuple(self._notes),
-            tuple(self._hazards),
-            tuple(self._statuses.values()),
-            self.batches,
-        )
+            flagged = {**tables["prices"].flagged, **coverage.flagged}
+            tables["prices"] = dataclasses.replace(tables["prices"], flagged=flagged)
+        self.summary.incomplete = coverage.incomplete
+        return self.summary
 
 
 def check_tables(
@@ -270,8 +260,11 @@ def check_tables(
     complete: bool = True,
 ) -> dict[str, Checked]:
     """Split the tables of a source by their contracts; DataError if most rows are rejected."""
+    stamps = {"prices": {"source": pl.lit(source), "ingested_at": pl.lit(now)}}
+    if source in SUPPLEMENTS:  # it adds statements to another source's lake
+        stamps["fundamentals"] = {"source": pl.lit(source)}
     checked = {
-        table: check(table, _stamp(table, frame, source, now), released.get(table, ()))
+        table: check(table, frame.with_columns(**stamps.get(table, {})), released.get(table, ()))
         for table, frame in tables.items()
     }
     if complete:
@@ -280,17 +273,7 @@ def check_tables(
     return checked
 
 
-def _stamp(table: str, frame: pl.DataFrame, source: str, now: datetime) -> pl.DataFrame:
-    """Add the name of the source to prices, and to statements added to another source's lake."""
-    if table == "prices":
-        return frame.with_columns(source=pl.lit(source), ingested_at=pl.lit(now))
-    if table == "fundamentals" and source in SUPPLEMENTS:
-        return frame.with_columns(pl.lit(source).alias("source"))
-    return frame
-
-
 _STATES: Final = ("ok", "unchanged", "empty", "throttled", "failed")
-_NAMED_STATES: Final = ("throttled", "failed", "empty")
 _NAMED: Final = 5
 
 
@@ -314,16 +297,16 @@ class TableSummary(UpsertCounts):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class IngestSummary:
     """The result of an ingest per table, with notes, hazards, statuses and incomplete sessions."""
 
     source: str
-    tables: Mapping[str, TableSummary]
-    notes: tuple[str, ...] = field(default=())
-    hazards: tuple[str, ...] = field(default=())
-    statuses: tuple[TickerStatus, ...] = field(default=())
-    batches: int = 1
+    tables: dict[str, TableSummary] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    hazards: tuple[str, ...] = ()
+    statuses: tuple[TickerStatus, ...] = ()
+    batches: int = 0
     incomplete: tuple[str, ...] = ()
 
 
@@ -365,11 +348,10 @@ def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
     by_state = {state: [one for one in statuses if one.state == state] for state in _STATES}
     counts = ", ".join(f"{len(tickers):,} {state}" for state, tickers in by_state.items() if tickers)
     lines = [f"  tickers      {len(statuses):>10,} requested: {counts}"]
-    for state in (state for state in _NAMED_STATES if by_state[state]):
-        tickers = by_state[state]
-        names = [f"{one.ticker} ({one.detail})" if one.detail else one.ticker for one in tickers]
-        again = "" if state == "empty" else "; requested again next time"
-        lines.append(f"    {state}: {abbreviate(names, _NAMED)}{again}")
+    again = "; requested again next time"
+    for state, then in (("throttled", again), ("failed", again), ("empty", "")):
+        names = [f"{one.ticker} ({one.detail})" if one.detail else one.ticker for one in by_state[state]]
+        lines += [f"    {state}: {abbreviate(names, _NAMED)}{then}"] if names else []
     return lines
 
 
@@ -481,7 +463,7 @@ def record_source(
     lake: Lake,
     source: str,
     delivered: SourceTables,
-    notes: Iterable[str],
+    notes: tuple[str, ...],
     delivery: str,
     *,
     unfinished: Unfinished | None,
@@ -493,18 +475,13 @@ def record_source(
     hazards_by_text = {_NUMBER.sub("#", hazard): hazard for hazard in all_hazards}
     row = {
         "source": [source],
-        "notes": [json.dumps(list(dict.fromkeys(notes)) or json.loads(stored.get("notes", "[]")))],
+        "notes": [json.dumps(notes or json.loads(stored.get("notes", "[]")))],
         "hazards": [json.dumps(list(hazards_by_text.values()))],
         "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
         "unfinished": [None if unfinished is None else json.dumps(dataclasses.asdict(unfinished))],
     }
     texts = dict.fromkeys(row, pl.String)
     lake.upsert("sources", pl.DataFrame(row, schema_overrides=texts), delivery=delivery)
-
-
-def own_rows(table: str) -> pl.Expr:
-    """Return an expression for the rows of a table from the lake's own source, not from a supplement."""
-    return pl.col("source").is_null() if table == "fundamentals" else pl.lit(value=True)
 
 
 def _stored(lake: Lake, source: str) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
 import polars as pl
@@ -28,7 +28,6 @@ from pipelines.lake.schemas import STAMPS, empty, keys, schema
 from pipelines.lake.versions import DELIVERY, data_version
 
 if TYPE_CHECKING:
-    from deltalake.table import FilePruningPredicateType, FilterType
     from pyarrow.fs import FileSystem
 
 FILE_BYTES: Final = 16 * 2**20  # a million bars; small files are cheap to correct, smallest ones slow to read
@@ -46,15 +45,10 @@ _MOST_VIEWS: Final = 256  # maximum number of tables and versions that are kept 
 class _LocalTable(DeltaTable):
     """A table whose files have their names on disk, where Delta gives them as in a URL (``%20``)."""
 
-    def file_uris(
-        self,
-        partition_filters: FilterType | None = None,
-        *,
-        file_pruning_predicate: FilePruningPredicateType | None = None,
-    ) -> list[str]:
+    def file_uris(self, *filters: Any, **pruning: Any) -> list[str]:  # noqa: ANN401 (deltalake's)
         """Return the paths of the data files of this version."""
         encoded = self.table_uri.removeprefix("file://")
-        uris = super().file_uris(partition_filters, file_pruning_predicate=file_pruning_predicate)
+        uris = super().file_uris(*filters, **pruning)
         return [unquote(encoded) + uri.removeprefix(encoded) for uri in uris]
 
 

@@ -33,8 +33,12 @@ from features.panel.panel import Panel, to_panel
 from pipelines.columns import table
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.backtest_files import require_rates, risk_free_rates
-from pipelines.dataset.factors import PublishedFactors, published_factors
+from pipelines.dataset.backtest_files import (
+    PublishedFactors,
+    published_factors,
+    require_rates,
+    risk_free_rates,
+)
 from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError

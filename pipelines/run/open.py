@@ -7,9 +7,8 @@ import numpy as np
 
 from features.panel.derived import forget
 from pipelines.config.schema import Config
-from pipelines.dataset.backtest_files import benchmark_closes, require_closes
+from pipelines.dataset.backtest_files import benchmark_closes, published_factors, require_closes
 from pipelines.dataset.build import Dataset, add_features
-from pipelines.dataset.factors import published_factors
 from pipelines.dataset.folds import plan_folds
 from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.memory import require_memory

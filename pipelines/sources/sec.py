@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from itertools import groupby
 from typing import Final, Protocol
 
@@ -86,8 +87,8 @@ class SecSource:
     def batches(self, stored: base.StoredData) -> Iterator[base.SourceTables]:
         """Request every ticker; those that failed are requested once more at the end."""
         try:
-            import edgar
-            import edgar.entity.entity_facts
+            edgar = import_module("edgar")
+            import_module("edgar.entity.entity_facts")
         except ImportError as error:
             raise ConfigError(
                 f"source sec needs edgartools, which cannot be imported ({error}); "
@@ -151,9 +152,7 @@ class SecSource:
             return status("failed", f"unreadable answer: {type(error).__name__}"), None
 
     def _ask(self, ticker: str, stored: base.StoredData) -> tuple[base.TickerStatus, FiledStatements | None]:
-        import edgar
-
-        status = partial(base.TickerStatus, ticker)
+        status, edgar = partial(base.TickerStatus, ticker), import_module("edgar")
         company = edgar.Company(ticker)
         filings = company.get_filings(form=list(FORMS), amendments=True).data.to_pylist()
         if not filings:

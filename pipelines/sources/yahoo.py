@@ -74,9 +74,8 @@ class YFinanceSource:
         self._config, self._clock, self._wait = config, clock, wait
         self._lag = dt.timedelta(days=config.reporting_lag_days)
         self._symbols = _symbols(read_tickers(config.tickers))
-        self._renames: pl.DataFrame | None = None
-        if config.renames is not None:
-            self._renames = read_renames(GivenFiles(resolve(Path(config.renames))))
+        given = config.renames
+        self._renames = None if given is None else read_renames(GivenFiles(resolve(Path(given))))
         if config.end is not None and config.start > config.end:
             raise ConfigError(f"source.start {config.start} is after source.end {config.end}: swap them")
 
@@ -197,15 +196,7 @@ class YFinanceSource:
 
 def _refusal(ticker: str, error: yahoo_answers.YahooError, before: str = "") -> _Answers:
     """Return the status of a ticker without an answer; it never says that the firm is delisted."""
-    state: Literal["throttled", "empty", "failed"] = "failed"
-    detail = str(error)
-    if isinstance(error, yahoo_answers.ThrottledError):
-        state = "throttled"
-    elif isinstance(error, yahoo_answers.NoDataError):
-        state = "failed" if error.unknown else "empty"
-        detail = f"Yahoo {'does not know it' if error.unknown else 'has nothing'} ({error})"
-    refused = isinstance(error, yahoo_answers.ThrottledError | yahoo_answers.NoAnswerError)
-    return _Answers(TickerStatus(ticker, state, before + detail), refused=refused)
+    return _Answers(TickerStatus(ticker, error.state, f"{before}{error}"), refused=error.refused)
 
 
 def _symbols(tickers: Sequence[str]) -> dict[str, str]:

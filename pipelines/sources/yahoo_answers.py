@@ -29,7 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 from zoneinfo import ZoneInfo
 
@@ -61,15 +61,23 @@ _MAX_UNANSWERED_IN_A_ROW: Final = 5  # requests, retries included, after which Y
 
 
 class YahooError(Exception):
-    """Yahoo gave no data."""
+    """Yahoo gave no data; ``refused`` if it might have it."""
+
+    state: Literal["throttled", "empty", "failed"] = "failed"
+    refused = False
 
 
 class ThrottledError(YahooError):
     """Yahoo answered "too many requests" in every retry."""
 
+    state = "throttled"
+    refused = True
+
 
 class NoAnswerError(YahooError):
     """Every retry ended in a server error, a time-out or an answer that is not Yahoo's JSON."""
+
+    refused = True
 
 
 class DeniedError(NoAnswerError):
@@ -79,9 +87,9 @@ class DeniedError(NoAnswerError):
 class NoDataError(YahooError):
     """Yahoo answered that it has no data; ``unknown`` if it does not know the symbol."""
 
-    def __init__(self, message: str, *, unknown: bool) -> None:
-        super().__init__(message)
-        self.unknown = unknown
+    def __init__(self, message: str, *, unknown: bool = False) -> None:
+        super().__init__(f"Yahoo {'does not know it' if unknown else 'has nothing'} ({message})")
+        self.state = "failed" if unknown else "empty"
 
 
 class YahooSession(requests.Session[requests.Response]):
@@ -412,10 +420,10 @@ def call_yfinance(method: Any, **arguments: Any) -> Any:  # noqa: ANN401 (yfinan
     except YahooError:
         raise
     except YFTickerMissingError as error:
-        raise NoDataError(error.rationale, unknown=False) from error
+        raise NoDataError(error.rationale) from error
     except Exception as error:  # it does not check answers: a missing field may raise anything
         if isinstance(error, YFException) and str(error).startswith("Empty"):
-            raise NoDataError(str(error), unknown=False) from error
+            raise NoDataError(str(error)) from error
         raise NoAnswerError(
             f"yfinance could not process the answer ({type(error).__name__}: {error})"
         ) from error

@@ -269,7 +269,6 @@ _EXTENSIONS: Final = (*_TEXT, *(f"{one}.gz" for one in _TEXT), ".zip", *EXCEL, "
 def resolve(path: Path) -> list[Path]:
     """Expand ``~``, variables, ``*?[]`` and folders into files by name, without hidden ones and notes."""
     expanded = os.path.expandvars(str(path))
-    wrong = f"correct the path in the config's source ({RELATIVE_PATHS})"
     if unset := re.search(r"\$\{?\w+\}?", expanded):
         raise ConfigError(
             f"path {path} contains the environment variable {unset.group()}, which is not set: set it"
@@ -285,23 +284,21 @@ def resolve(path: Path) -> list[Path]:
         if not files:
             raise DataError(f"the folder {given} has no file of prices ({', '.join(_EXTENSIONS)})")
         return [file for file in files if file.suffix.lower() != ".txt"] or files
+    files, missing = [given], f"there is no file {given}"
     pattern = bool(re.search(r"[*?\[]", str(given))) and not given.is_file()
     if pattern:
         root = Path(given.anchor)  # the current folder where the pattern is relative
         matches = root.glob(str(given.relative_to(given.anchor)))
         files = sorted(path for path in matches if path.is_file() and not _is_hidden(path))
-    else:
-        files = [given]
+        missing = f"no file matches {given}"
     for file in files:
         if not _is_data(file):
             raise ConfigError(
                 f"{file} is neither CSV, Excel nor Parquet by its name; the extensions that are read are "
                 f"{', '.join(_EXTENSIONS)}: {'narrow the pattern' if pattern else 'convert or rename it'}"
             )
-    if pattern and not files:
-        raise DataError(f"no file matches {given}: {wrong}")
-    if not pattern and not given.is_file():
-        raise DataError(f"there is no file {given}: {wrong}")
+    if not any(file.is_file() for file in files):
+        raise DataError(f"{missing}: correct the path in the config's source ({RELATIVE_PATHS})")
     return files
 
 

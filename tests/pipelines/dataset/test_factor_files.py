@@ -13,7 +13,7 @@ import yaml
 
 from pipelines.config.load import check_config, load_config
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.factors import PublishedFactors, join_factors, read_factors
+from pipelines.dataset.backtest_files import PublishedFactors, join_factors, read_factors
 from pipelines.errors import ConfigError, DataError
 
 DAILY = """\

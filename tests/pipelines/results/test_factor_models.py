@@ -17,7 +17,7 @@ from audit_markets import market as simulated_market
 from features.arrays import FloatArray
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
-from pipelines.dataset.factors import published_factors
+from pipelines.dataset.backtest_files import published_factors
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import ConfigError
 from pipelines.pages.describe import describe_factor_models
