@@ -320,6 +320,7 @@ def read_factors(path: Path, setting: str) -> PublishedFactors:
     """
     _require_file(path, "factors", setting)
     frame, unit = _read_form(path, setting)
+    frame = _numbers(path, frame)
     if frame["date"].is_duplicated().any():
         twice = frame.filter(pl.col("date").is_duplicated())["date"][0]
         raise DataError(f"{path} has more than one row for {twice}; keep one row per date.")
@@ -405,9 +406,9 @@ def _plain(path: Path, frame: pl.DataFrame) -> tuple[pl.DataFrame, Unit | None]:
             raise DataError(f"{path} has more than one ret for a name and date; keep one.")
         names = frame["name"].unique(maintain_order=True).to_list()
         frame = frame.pivot(on="name", index="date", values="ret").select("date", *names)
-        return _numbers(path, frame), "fraction"
+        return frame, "fraction"
     of_q = any(name.startswith("R_") for name in frame.columns)
-    return _numbers(path, frame), "percent" if of_q else None
+    return frame, "percent" if of_q else None
 
 
 def _kenneth_french(path: Path, lines: Sequence[str]) -> pl.DataFrame | None:
@@ -436,7 +437,7 @@ def _kenneth_french(path: Path, lines: Sequence[str]) -> pl.DataFrame | None:
                 f"{path}: line {number} is no date with {len(names) - 1} numbers; download the file again."
             ) from None
     schema = {"date": pl.String, **dict.fromkeys((name.strip() for name in names[1:]), pl.Float64)}
-    return _numbers(path, pl.DataFrame(rows, schema=schema, orient="row"))
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _numbers(path: Path, frame: pl.DataFrame) -> pl.DataFrame:

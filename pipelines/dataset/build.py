@@ -113,7 +113,12 @@ def add_features(
         make_target(label_TN, universe_TN, panel, config.label, horizon)
         for horizon, label_TN in spans.items()
     )
-    on_target = (_residual_note(factors, target_TN, whole_T),) if factors else ()
+    on_target: tuple[str, ...] = ()
+    if factors:  # models are trained on the residual; some dates with a target keep the whole label
+        known_T = np.isfinite(target_TN).any(axis=1)
+        kept, known = int((known_T & whole_T).sum()), int(known_T.sum())
+        note = _RESIDUAL.format(factors, "" if factors == 1 else "s")
+        on_target = (note + (_WHOLE.format(kept, known) if kept else ""),)
     return Dataset(
         panel=panel,
         universe_TN=universe_TN,
@@ -181,13 +186,6 @@ def make_target(
     if label.clip is not None:
         target_TN = np.clip(target_TN, -label.clip, label.clip)
     return target_TN, whole_T
-
-
-def _residual_note(factors: int, target_TN: Float32Array, whole_T: BoolArray) -> str:
-    """Say what models are trained on, and how many of the dates with a target keep the whole label."""
-    known_T = np.isfinite(target_TN).any(axis=1)
-    note, whole = _RESIDUAL.format(factors, "" if factors == 1 else "s"), int((known_T & whole_T).sum())
-    return note + (_WHOLE.format(whole, int(known_T.sum())) if whole else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,10 @@ def describe_status(lake: Lake, recorded: RecordedVersions) -> str:
         numbers = (changed.version, readable, for_runs, f"{rows:,}", len(current))
         sizes = (megabytes(files.bytes_of(current)), megabytes(old))
         cells.append((table, *map(str, numbers), *sizes, f"{changed.at:%Y-%m-%d %H:%M:%S}"))
-        if (small := _small_files(files)) > _MANY_SMALL_FILES:
+        small_ones = [path for path in current if files.sizes.get(path, 0) < FILE_BYTES // 4]
+        folders = Counter(path.rpartition("/")[0] for path in small_ones)
+        small = sum(count for count in folders.values() if count > 1)  # those that can be joined
+        if small > _MANY_SMALL_FILES:
             advice.append(f"  {table}: {small} small files; 'peerglass lake compact CONFIG' joins them")
         if left := files.unreferenced():
             advice.append(
@@ -294,11 +297,3 @@ def _remove(opened: DeltaTable, hours: int, needed: list[int], *, dry_run: bool)
         full=True,
         keep_versions=needed or None,
     )
-
-
-def _small_files(files: TableFiles) -> int:
-    """Count the small files of the newest version that share a folder with another small file."""
-    folders = Counter(
-        path.rpartition("/")[0] for path in files.current() if files.sizes.get(path, 0) < FILE_BYTES // 4
-    )
-    return sum(count for count in folders.values() if count > 1)

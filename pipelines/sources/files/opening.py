@@ -82,7 +82,11 @@ def scan_text(file: Path, given: TextFormat) -> pl.LazyFrame:
         rows = pl.read_csv(source, **form).lazy()
     if given.decimal == "." and given.separator == ",":
         return rows  # a comma inside a number would need quotes, and gives a value that is refused later
-    return rows.with_columns(_with_decimal_point(pl.all(), given.decimal))
+    cell, thousands = pl.all(), "." if given.decimal == "," else ","
+    number = cell.str.contains(_COMMA_NUMBER if given.decimal == "," else _POINT_NUMBER)
+    number |= cell.str.contains(_GROUPED_WHOLE[given.decimal])
+    point = cell.str.replace_all(thousands, "", literal=True).str.replace(given.decimal, ".", literal=True)
+    return rows.with_columns(pl.when(number).then(point).otherwise(cell).name.keep())
 
 
 def header_of(lines: Sequence[Sequence[str]]) -> tuple[int, list[str]] | None:
@@ -186,15 +190,6 @@ def _columns_in_common(lines: list[str], separator: str) -> tuple[int, int]:
     """Number of rows as wide as a header of several columns, and that width; zeros for one column."""
     widths = [len(row) for row in csv.reader(lines, delimiter=separator)]
     return (0, 0) if widths[0] < 2 else (sum(width == widths[0] for width in widths), widths[0])
-
-
-def _with_decimal_point(column: pl.Expr, decimal: str) -> pl.Expr:
-    """Rewrite the numbers of text columns with a decimal point and without separators of thousands."""
-    pattern = _COMMA_NUMBER if decimal == "," else _POINT_NUMBER
-    thousands = "." if decimal == "," else ","
-    number = column.str.contains(pattern) | column.str.contains(_GROUPED_WHOLE[decimal])
-    plain = column.str.replace_all(thousands, "", literal=True).str.replace(decimal, ".", literal=True)
-    return pl.when(number).then(plain).otherwise(column).name.keep()
 
 
 def _recognise_encoding(beginning: bytes) -> str:

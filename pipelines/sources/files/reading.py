@@ -28,8 +28,8 @@ from pipelines.sources.files.layouts import Names, match_names
 from pipelines.sources.settings import FilesSourceConfig
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
-ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
-COMPACT: Final = r"^(\d{8})(?:\.0*)?$"  # 20200131, or 20200131.0 of a program that keeps numbers
+_ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
+_COMPACT: Final = r"^(\d{8})(?:\.0*)?$"  # 20200131, or 20200131.0 of a program that keeps numbers
 _STAMP: Final = (
     r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:[.,]\d+)? ?(Z|z|UTC|[+-]\d{2}:?\d{2})?)?$"
 )
@@ -175,10 +175,7 @@ def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | N
             read = read.select(counted_as_iso(pl.col(column), date_format).alias(column))
         refuse_times_of_day(read[column])
         value = pl.col(column)
-        parsed = pl.coalesce(
-            value.str.extract(ISO).str.to_date("%Y-%m-%d", strict=False),
-            value.str.extract(COMPACT).str.to_date("%Y%m%d", strict=False),
-        )
+        parsed = iso_dates(value)
         if date_format is not None and date_format not in COUNTED:
             read = _given_format(read, column, parsed, date_format)
         dates = read.select(parsed.alias(column)).to_series()
@@ -188,6 +185,14 @@ def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | N
             kept = pl.coalesce(parsed.dt.to_string("%Y-%m-%d"), value).alias(column)
             frame = frame.with_columns(read.select(kept).to_series())
     return frame
+
+
+def iso_dates(text: pl.Expr) -> pl.Expr:
+    """Read 2020-01-31, perhaps with a time of day, and 20200131; null where a text is neither."""
+    dashed, compact = text.str.extract(_ISO), text.str.extract(_COMPACT)
+    return pl.coalesce(
+        dashed.str.to_date("%Y-%m-%d", strict=False), compact.str.to_date("%Y%m%d", strict=False)
+    )
 
 
 def _given_format(read: pl.DataFrame, column: str, parsed: pl.Expr, form: str) -> pl.DataFrame:

@@ -123,20 +123,21 @@ def _without_tickers(
 ) -> dict[str, str]:
     """Drop what is a ticker or a date by name alone: a wide file has unique dates, which may be unnamed."""
     kept = dict(found)
-    if "close" not in kept and "ticker" in kept and "date" in kept:
+    if "close" in kept or "date" not in kept:
+        return kept
+    if "ticker" in kept:
         head = opening.collect(rows.select(kept["date"], kept["ticker"]).head(1000), file)
-        prices = reading.read_number(head, kept["ticker"])
-        unique = head[kept["date"]].n_unique() == head.height > 1
-        if unique and prices.schema[kept["ticker"]].is_numeric():
+        if head[kept["date"]].n_unique() == head.height > 1 and _is_numeric(head, kept["ticker"]):
             del kept["ticker"]
-    if opening.is_unnamed(available[0]) and "close" not in kept and "ticker" not in kept and "date" in kept:
+    if opening.is_unnamed(available[0]) and "ticker" not in kept:
         head = opening.collect(rows.select(available[0], kept["date"]).head(1000), file)
-        if (
-            reading.read_number(head, kept["date"]).schema[kept["date"]].is_numeric()
-            and not reading.read_number(head, available[0]).schema[available[0]].is_numeric()
-        ):
+        if _is_numeric(head, kept["date"]) and not _is_numeric(head, available[0]):
             kept["date"] = available[0]
     return kept
+
+
+def _is_numeric(frame: pl.DataFrame, column: str) -> bool:
+    return reading.read_number(frame, column).schema[column].is_numeric()
 
 
 def _shows_splits(rows: pl.LazyFrame, found: Mapping[str, str], file: Path) -> bool:
@@ -166,7 +167,7 @@ def _require_numbers(rows: pl.LazyFrame, names: Sequence[str], file: Path) -> No
     if not names:
         raise DataError(f"{file} has no column besides its dates: use a file with prices")
     head = opening.collect(rows.select(names).head(1000), file)
-    words = [name for name in names if not reading.read_number(head, name).schema[name].is_numeric()]
+    words = [name for name in names if not _is_numeric(head, name)]
     if words:
         raise DataError(
             f"{file} has no column that looks like a ticker, and the column {words[0]!r} is not a price; its "
@@ -213,18 +214,14 @@ def recognise_dates(days: pl.DataFrame, file: Path, cure: str = _CURE) -> str | 
 
 def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
     """Read dates in one format (None is ISO); null where it does not fit."""
-    if form in reading.COUNTED:
-        number = pl.when(pl.col("").str.contains(_NUMBER)).then(reading.counted_as_iso(pl.col(""), form))
-        iso = texts.alias("").to_frame().select(number).to_series()
-        return iso.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
-    if form is not None:
+    if form is not None and form not in reading.COUNTED:
         return reading.read_moments(texts, form).dt.date()
-    day = pl.col("").str
-    compact = pl.coalesce(
-        day.extract(reading.ISO).str.replace_all("-", "", literal=True), day.extract(reading.COMPACT)
-    )
-    iso = texts.alias("").to_frame().select(compact).to_series()
-    return iso.str.to_date("%Y%m%d", strict=False)
+    text = pl.col("")
+    day = reading.iso_dates(text)
+    if form is not None:
+        counted = pl.when(text.str.contains(_NUMBER)).then(reading.counted_as_iso(text, form))
+        day = counted.str.slice(0, 10).str.to_date("%Y-%m-%d", strict=False)
+    return texts.alias("").to_frame().select(day).to_series()
 
 
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:

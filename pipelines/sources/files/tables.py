@@ -358,8 +358,8 @@ def read_statements(given: reading.GivenFiles, prices: pl.DataFrame) -> pl.DataF
 
 def _read_one(file: Path, given: reading.GivenFiles) -> pl.DataFrame:
     """Read one file into ticker, period_end, item, value and the optional columns, all unparsed."""
-    (rows, available), items = given.open(file), given.config.items
-    if {"gvkey", "datadate"} <= {name.lower() for name in available} and not items:
+    rows, available = given.open(file)
+    if {"gvkey", "datadate"} <= {name.lower() for name in available} and not given.config.items:
         return _read_compustat(collect(rows, file), file, given)
     names = {
         ours: given.column_name(ours, available, file)
@@ -367,24 +367,34 @@ def _read_one(file: Path, given: reading.GivenFiles) -> pl.DataFrame:
         if ours in ("ticker", "period_end") or ours in given.columns or ours in available
     }
     if "item" in names and "value" in names:
-        frame = collect(rows, file, names)
-        return _to_canonical_items(frame.with_columns(reading.ticker_text()), file, given)
+        frame = collect(rows, file, names).with_columns(reading.ticker_text(), reading.as_text("item"))
+        found = sorted(frame["item"].drop_nulls().unique())
+        items = _known_items(found, "item", file, given)
+        if left_out := sorted({*found} - {*items.values()}):
+            given.note(f"{file.name} has items that are not mapped and are ignored: {abbreviate(left_out)}.")
+        canonical = pl.DataFrame({"canonical": [*items], "item": [*items.values()]})
+        return frame.join(canonical, on="item").drop("item").rename({"canonical": "item"})
     index = {ours: theirs for ours, theirs in names.items() if ours not in ("item", "value")}
-    item_columns = {item: items.get(item, item) for item in ITEMS if item in items or item in available}
-    for item, theirs in item_columns.items():
+    items = _known_items(available, "column", file, given)
+    frame = collect(rows, file, index | items).with_columns(reading.ticker_text())
+    return unpivot(frame, list(items), list(index), "item", "value")
+
+
+def _known_items(
+    available: Sequence[str], kind: str, file: Path, given: reading.GivenFiles
+) -> dict[str, str]:
+    """Canonical item -> its name in a file; DataError if one that the config maps is absent, or all are."""
+    items, listed = given.config.items, abbreviate(available)
+    for ours, theirs in items.items():
         if theirs not in available:
-            listed = abbreviate(available)
-            raise DataError(f"{file} has no column {theirs!r} for the item {item}; its columns are {listed}")
-    if not item_columns:
-        raise _no_item(f"{file} has no known statement item; its columns are", available, "column")
-    frame = collect(rows, file, index | item_columns).with_columns(reading.ticker_text())
-    return unpivot(frame, list(item_columns), list(index), "item", "value")
-
-
-def _no_item(problem: str, names: list[str], kind: str) -> DataError:
-    return DataError(
-        f"{problem} {abbreviate(names)}: map them in source.items, as <Peerglass item>: <{kind} in the file>"
-    )
+            raise DataError(f"{file} has no {kind} {theirs!r} for the item {ours}; its {kind}s are {listed}")
+    known = {ours: items.get(ours, ours) for ours in ITEMS if items.get(ours, ours) in available}
+    if not known:
+        raise DataError(
+            f"{file} has no known statement item; its {kind}s are {listed}: map them in source.items, as "
+            f"<Peerglass item>: <{kind} in the file>"
+        )
+    return known
 
 
 def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) -> pl.DataFrame:
@@ -408,8 +418,10 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) 
     found = {item: [name for name in names if name in frame.columns] for item, names in _COMPUSTAT.items()}
     items = {item: names[0] for item, names in found.items() if names}
     if not items:
-        problem = f"{file} has no item of Compustat that is known; its columns are"
-        raise _no_item(problem, frame.columns, "column")
+        raise DataError(
+            f"{file} has no known item of Compustat; its columns are {abbreviate(frame.columns)}: map them "
+            "in source.items, as <Peerglass item>: <column in the file>"
+        )
     quarterly = any(name.endswith(("q", "y")) for name in items.values())
     if "fqtr" in frame.columns:
         frame = reading.read_number(frame, "fqtr")
@@ -427,39 +439,13 @@ def _read_compustat(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) 
     return pl.concat(parts)
 
 
-def _to_canonical_items(frame: pl.DataFrame, file: Path, given: reading.GivenFiles) -> pl.DataFrame:
-    """Rename a long file's items to the canonical ones; those that are not mapped are left out."""
-    items = given.config.items
-    frame = frame.with_columns(reading.as_text("item"))
-    available = sorted(frame["item"].drop_nulls().unique())
-    for ours, theirs in items.items():
-        if theirs not in available:
-            raise DataError(
-                f"{file} has no item {theirs!r} for {ours}; its items are {abbreviate(available)}"
-            )
-    pairs = [(ours, items.get(ours, ours)) for ours in ITEMS if items.get(ours, ours) in available]
-    if not pairs:
-        raise _no_item(f"{file} has no known statement item; its items are", available, "item")
-    if left_out := sorted({*available} - {theirs for _, theirs in pairs}):
-        given.note(f"{file.name} has items that are not mapped and are ignored: {abbreviate(left_out)}.")
-    names = pl.DataFrame(pairs, schema=["ours", "item"], orient="row")
-    return frame.join(names, on="item").drop("item").rename({"ours": "item"})
-
-
 def _fill_months(frame: pl.DataFrame, given: int | None) -> pl.DataFrame:
     """Fill in the number of months that a flow covers; null for an instant."""
     value = pl.lit(given, dtype=pl.Int64)
     if "months" in frame.columns:
-        frame = reading.read_number(frame, "months")
-        value = pl.col("months")
-        if frame.schema["months"] == pl.Float64:
-            whole, fractional = (
-                value.cast(pl.Int64, strict=False),
-                (value != value.floor()).fill_null(value=False),
-            )
-            # text if one is fractional, so that the contract rejects its row
-            texts = pl.when(fractional).then(value.cast(pl.String)).otherwise(whole.cast(pl.String))
-            value = texts if frame.select(fractional.any()).item() else whole
+        frame, value = reading.read_number(frame, "months"), pl.col("months")
+        if frame.schema["months"] == pl.Float64 and (frame["months"] % 1 != 0).any():
+            value = value.cast(pl.String).str.strip_suffix(".0")  # so that the contract rejects 2.5
     return frame.with_columns(pl.when(pl.col("item").is_in(FLOWS)).then(value).alias("months"))
 
 
