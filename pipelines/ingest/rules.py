@@ -13,7 +13,6 @@ A session without a price or a row in ``gaps`` is a halt, and a holder keeps the
 or a session of the exchange without any row, is no halt, so a label across it is unknown.
 """
 
-import hashlib
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -25,7 +24,7 @@ import polars as pl
 from pipelines.format import abbreviate
 from pipelines.ingest.calendars import sessions_between, with_sessions
 from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides, QualityConfig
-from pipelines.lake.contracts import Checked, quarantined
+from pipelines.lake.contracts import Checked, hash_of, quarantined
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty
 
@@ -363,10 +362,9 @@ class Inspector:
         firms = ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
         violations = find_coverage_collapses(counts).filter(pl.col("date") >= start)
-        texts = violations.select(pl.format("{} {} {}", "ticker", "date", "evidence")).to_series()
-        violations = violations.with_columns(
-            row_hash=pl.Series([hashlib.sha256(t.encode()).hexdigest()[:32] for t in texts], dtype=pl.String)
-        ).filter(~pl.col("row_hash").is_in(self._released))
+        text = pl.format("{} {} {}", "ticker", "date", "evidence")
+        violations = violations.with_columns(row_hash=hash_of(text))
+        violations = violations.filter(~pl.col("row_hash").is_in(self._released))
         within = pl.col("rule") == "coverage_collapse"
         if not self._complete:
             within &= pl.col("date") >= start

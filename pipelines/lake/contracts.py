@@ -173,10 +173,9 @@ def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, rele
     storable = released & rows.select(sound).to_series()
     for rule in hard:
         storable &= (details[rule] != "invalid").fill_null(value=True)
-    has_unique_key = rows.filter(storable).select(pl.struct(keys(table)).is_unique()).to_series()
-    accepted = storable.to_numpy().copy()
-    accepted[accepted] = has_unique_key.to_numpy()
-    return pl.Series(accepted, dtype=pl.Boolean)
+    of_key = storable.cast(pl.Int64).alias(":storable")
+    is_only = rows.with_columns(of_key).select(pl.col(":storable").sum().over(keys(table)) == 1)
+    return storable & is_only.to_series()
 
 
 def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
@@ -199,12 +198,15 @@ def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:
     )
     return rows.select(
         pl.lit(table).alias("table"),
-        hashed.map_elements(
-            lambda text: hashlib.sha256(text.encode()).hexdigest()[:32], return_dtype=pl.String
-        ).alias("row_hash"),
+        hash_of(hashed).alias("row_hash"),
         pl.struct(texts).struct.json_encode().alias("row"),
         rule.alias("rule"),
     )
+
+
+def hash_of(text: pl.Expr) -> pl.Expr:
+    """Return the hash of a text by which a row is named."""
+    return text.map_elements(lambda one: hashlib.sha256(one.encode()).hexdigest()[:32], pl.String)
 
 
 def _as_text(column: str, given: pl.DataType, wanted: pl.DataType) -> pl.Expr:

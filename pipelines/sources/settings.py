@@ -14,6 +14,7 @@ from pipelines.sources.simulated.config import MarketConfig
 if TYPE_CHECKING:
     from pipelines.sources.base import Source
 
+Arrangement = Literal["long", "wide", "file_per_ticker"]
 ShareCountsAsOf = Literal["period_end", "known_at", "today"]
 
 
@@ -50,7 +51,7 @@ class FilesSourceConfig(Section):
     prices: PathSetting
     """File of prices: at least date, ticker and close; optionally open, high, low, volume, split_ratio and
     dividend."""
-    layout: Literal["long", "wide", "file_per_ticker"] = "long"
+    layout: Arrangement = "long"
     """Layout of the prices. ``long``: one row per date and ticker. ``wide``: a date column, then one column
     of closes per ticker, or several under a header of two lines. ``file_per_ticker``: one file per ticker,
     which is named after it."""

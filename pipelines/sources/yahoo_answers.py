@@ -30,7 +30,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final, Literal
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -123,12 +123,8 @@ class YahooSession(requests.Session[requests.Response]):
             if self._cookie is None or not self.cookies.jar:
                 self._cookie = super().request(method, target, *args, **kwargs)
             return self._cookie
-        symbol = unquote(parts.path.rsplit("/", 1)[1])
-        if root == "quoteResponse":
-            given = (kwargs.get("params") or {}).get("symbols") or parse_qs(parts.query).get("symbols", [""])[
-                0
-            ]
-            symbol = str(given)
+        given = (kwargs.get("params") or {}).get("symbols")  # where the path does not end with the symbol
+        symbol = given or unquote(parts.path.rsplit("/", 1)[1])
         for attempt in range(self._retries + 1):
             if self.refusing is not None:
                 raise self.refusing
@@ -136,11 +132,10 @@ class YahooSession(requests.Session[requests.Response]):
                 response = super().request(method, target, *args, **kwargs)
                 self._read(response, root, symbol)
             except requests.exceptions.RequestException as error:
-                late = isinstance(error, requests.exceptions.Timeout)
-                failed = f"the connection failed ({type(error).__name__})"
-                reason: YahooError = NoAnswerError(
-                    f"no answer within {self._timeout:g} s" if late else failed
-                )
+                said = f"the connection failed ({type(error).__name__})"
+                if isinstance(error, requests.exceptions.Timeout):
+                    said = f"no answer within {self._timeout:g} s"
+                reason: YahooError = NoAnswerError(said)
             except (ThrottledError, NoAnswerError) as error:
                 reason = error
             else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import polars as pl
 
@@ -22,7 +22,6 @@ from pipelines.sources.files.layouts import BAR, LAYOUTS, VENDOR, Layout, fields
 from pipelines.sources.files.opening import collect, is_unnamed
 from pipelines.sources.files.reading import GivenFiles, as_text, concat_parts, read_number, within_dates
 
-Arrangement = Literal["long", "wide", "file_per_ticker"]
 REQUIRED: Final = ("date", "ticker", "close")
 _STORED: Final = (*BAR, "volume", "split_ratio", "dividend")
 OPTIONAL: Final = (*_STORED, *VENDOR)

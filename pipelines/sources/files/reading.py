@@ -113,28 +113,31 @@ class GivenFiles:
             rows, available = self.open(file)
             names: dict[str, str] = {}
             for ours in (*required, *optional):
-                theirs = self._name_of(ours, available, fall_back=fall_back)
-                if theirs is not None:
+                if ours in required or ours in self.columns:
+                    names[ours] = self.column_name(ours, available, file, fall_back=fall_back)
+                elif (theirs := self._name_of(ours, available, fall_back=fall_back)) is not None:
                     names[ours] = theirs
-                elif ours in required or ours in self.columns:
-                    wide = " (or set source.layout to wide, if its columns are tickers)"
-                    free = fall_back and ours not in self.own
-                    lacks = _no_column(file, ours if free else self.columns.get(ours, ours), ours, available)
-                    raise DataError(lacks + (wide if ours == "ticker" else ""))
             part = opening.collect(rows, file, names)
             if parts:
                 _refuse_different_columns(files[0], parts[0], file, part)
             parts.append(part)
         return concat_parts(parts)
 
-    def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
+    def column_name(self, ours: str, available: Sequence[str], file: Path, *, fall_back: bool = True) -> str:
         """Return the file's name of a required column: the mapped name, a usual one, or Peerglass's own."""
-        theirs = self._name_of(ours, available)
-        if theirs is None:
-            raise DataError(_no_column(file, self.columns.get(ours, ours), ours, available))
-        return theirs
+        theirs = self._name_of(ours, available, fall_back=fall_back)
+        if theirs is not None:
+            return theirs
+        wanted, in_lower = self.columns.get(ours, ours), {name.lower(): name for name in reversed(available)}
+        near = difflib.get_close_matches(wanted.lower(), list(in_lower), n=1)
+        meant = f" (did you mean {in_lower[near[0]]!r}?)" if near else ""
+        wide = " (or set source.layout to wide, if its columns are tickers)"
+        raise DataError(
+            f"{file} has no column {wanted!r} for {ours}{meant}; its columns are {abbreviate(available)}: "
+            f"map it in source.columns, as {ours}: <name in the file>{wide if ours == 'ticker' else ''}"
+        )
 
-    def _name_of(self, ours: str, available: Sequence[str], *, fall_back: bool = True) -> str | None:
+    def _name_of(self, ours: str, available: Sequence[str], *, fall_back: bool) -> str | None:
         """Return the file's name of a column; None without it. A first column without a name holds dates."""
         usual, mapped = match_names(self.names, available), self.columns.get(ours)
         free = fall_back and ours not in self.own
@@ -227,16 +230,6 @@ def within_dates(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
             f"{first} to {last}: extend the dates"
         )
     return kept
-
-
-def _no_column(file: Path, wanted: str, ours: str, available: Sequence[str]) -> str:
-    """Say that a file lacks a column, which one was probably meant, and the cure."""
-    near = difflib.get_close_matches(wanted.lower(), [name.lower() for name in available], n=1)
-    meant = next((f" (did you mean {name!r}?)" for name in available if [name.lower()] == near), "")
-    return (
-        f"{file} has no column {wanted!r} for {ours}{meant}; its columns are "
-        f"{abbreviate(available)}: map it in source.columns, as {ours}: <name in the file>"
-    )
 
 
 def _refuse_different_columns(first: Path, first_part: pl.DataFrame, file: Path, part: pl.DataFrame) -> None:

@@ -11,8 +11,8 @@ import polars as pl
 from pipelines.errors import ConfigError, DataError
 from pipelines.format import abbreviate
 from pipelines.sources.files import layouts, opening, reading
-from pipelines.sources.files.prices import Arrangement, ticker_of
-from pipelines.sources.settings import FilesSourceConfig
+from pipelines.sources.files.prices import ticker_of
+from pipelines.sources.settings import Arrangement, FilesSourceConfig
 
 _FORMATS: Final = ("%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%Y/%m/%d", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
                    "%d %b %Y", "%b %d, %Y", "%Y.%m.%d", "%d%b%Y", "%B %d, %Y", "%d-%b-%y", "%Y年%m月%d日",
