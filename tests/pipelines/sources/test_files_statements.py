@@ -178,7 +178,9 @@ def test_unknown_names_are_refused(tmp_path: Path) -> None:
         fetch(tmp_path, WIDE, items={"revenue": "Sales"}, columns=SYMBOL)
     with pytest.raises(DataError, match="no known statement item; its columns are Symbol, period_end, Total"):
         fetch(tmp_path, WIDE, columns=SYMBOL)
-    with pytest.raises(DataError, match="no item 'Turnover' for revenue; its items are Headcount, Sales"):
+    with pytest.raises(
+        DataError, match="no item 'Turnover' for the item revenue; its items are Headcount, Sales"
+    ):
         fetch(tmp_path, LONG, items={"revenue": "Turnover"})
     with pytest.raises(DataError, match="no column 'Filed' for known_at"):
         fetch(tmp_path, WIDE, items=ITEMS, columns={**SYMBOL, "known_at": "Filed"})

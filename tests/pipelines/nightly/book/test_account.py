@@ -499,9 +499,9 @@ def test_nights_before_there_was_an_account_are_followed(
     old = {name: one for name, one in schema("books").columns().items() if name in books.columns}
     with monkeypatch.context() as earlier:
         earlier.setitem(SCHEMAS, "books", type("Books", (dy.Schema,), old))
-        schemas._empty.cache_clear()
+        schemas.empty.cache_clear()
         lake.upsert("books", books)
-    schemas._empty.cache_clear()
+    schemas.empty.cache_clear()
     assert lake.read("books")["shares"].null_count() == books.height
     world.deliver(lake, NIGHTS[3])
     play(lake, config, NIGHTS[3], signals_of(world, NIGHTS, NIGHTS[3]))
