@@ -49,9 +49,9 @@ def read_prices(given: GivenFiles) -> tuple[pl.DataFrame, pl.DataFrame | None]:
             frame = _read_wide(given)
         case "file_per_ticker":
             parts = [
-                given.read(("date", "close"), OPTIONAL, fall_back=False, only=file).with_columns(
-                    ticker=pl.lit(ticker_of(file))
-                )
+                replace(given, files=[file])
+                .read(("date", "close"), OPTIONAL)
+                .with_columns(ticker=pl.lit(ticker_of(file)))
                 for file in given.files
             ]
             given.note(f"# of {len(parts):,} files have no row.", sum(part.is_empty() for part in parts))
@@ -81,9 +81,9 @@ def read_prices(given: GivenFiles) -> tuple[pl.DataFrame, pl.DataFrame | None]:
 def _read_long(given: GivenFiles, optional: tuple[str, ...], layout: Layout) -> pl.DataFrame:
     """Read a row per bar; of a firm with several issues, those after the first are named TICKER.ISSUE."""
     if layout.issue is None:
-        return given.read(REQUIRED, optional, fall_back=False)
+        return given.read(REQUIRED, optional)
     given = replace(given, names={**given.names, "issue": (layout.issue,)})
-    frame = given.read(REQUIRED, (*optional, "issue"), fall_back=False)
+    frame = given.read(REQUIRED, (*optional, "issue"))
     if "issue" not in frame.columns:
         return frame
     first = (pl.col("issue") == pl.col("issue").min().over("ticker")).fill_null(value=True)

@@ -98,34 +98,26 @@ class GivenFiles:
         mapped = {ours: theirs for ours, theirs in self.columns.items() if theirs in available}
         return {**match_names(self.names, available), **mapped}
 
-    def read(
-        self,
-        required: Sequence[str],
-        optional: Sequence[str],
-        *,
-        fall_back: bool = True,
-        only: Path | None = None,
-    ) -> pl.DataFrame:
-        """Read the known columns of every file; ``fall_back`` tries Peerglass's name for a mapped one."""
+    def read(self, required: Sequence[str], optional: Sequence[str]) -> pl.DataFrame:
+        """Read the known columns of every file."""
         parts: list[pl.DataFrame] = []
-        files = self.files if only is None else [only]
-        for file in files:
+        for file in self.files:
             rows, available = self.open(file)
             names: dict[str, str] = {}
             for ours in (*required, *optional):
                 if ours in required or ours in self.columns:
-                    names[ours] = self.column_name(ours, available, file, fall_back=fall_back)
-                elif (theirs := self._name_of(ours, available, fall_back=fall_back)) is not None:
+                    names[ours] = self.column_name(ours, available, file)
+                elif (theirs := self._name_of(ours, available)) is not None:
                     names[ours] = theirs
             part = opening.collect(rows, file, names)
             if parts:
-                _refuse_different_columns(files[0], parts[0], file, part)
+                _refuse_different_columns(self.files[0], parts[0], file, part)
             parts.append(part)
         return concat_parts(parts)
 
-    def column_name(self, ours: str, available: Sequence[str], file: Path, *, fall_back: bool = True) -> str:
+    def column_name(self, ours: str, available: Sequence[str], file: Path) -> str:
         """Return the file's name of a required column: the mapped name, a usual one, or Peerglass's own."""
-        theirs = self._name_of(ours, available, fall_back=fall_back)
+        theirs = self._name_of(ours, available)
         if theirs is not None:
             return theirs
         wanted, in_lower = self.columns.get(ours, ours), {name.lower(): name for name in reversed(available)}
@@ -137,10 +129,13 @@ class GivenFiles:
             f"map it in source.columns, as {ours}: <name in the file>{wide if ours == 'ticker' else ''}"
         )
 
-    def _name_of(self, ours: str, available: Sequence[str], *, fall_back: bool) -> str | None:
-        """Return the file's name of a column; None without it. A first column without a name holds dates."""
+    def _name_of(self, ours: str, available: Sequence[str]) -> str | None:
+        """Return the file's name of a column; None without it. A first column without a name holds dates.
+
+        Beside prices, a name that the config maps for all tables need not be in this table's file.
+        """
         usual, mapped = match_names(self.names, available), self.columns.get(ours)
-        free = fall_back and ours not in self.own
+        free = self.table != "prices" and ours not in self.own
         names = [usual.get(ours, None if ours in self.names else ours) if mapped is None else mapped]
         names += [usual.get(ours, ours)] if free else []
         if ours == "date" and (mapped is None or free) and opening.is_unnamed(available[0]):
