@@ -21,8 +21,7 @@ from features.arrays import DateArray, FloatArray, IntArray
 from features.panel.holding import earned_index
 from features.panel.panel import Panel
 from features.panel.periods import SESSIONS_PER_YEAR, periods_per_year
-from pipelines.config.benchmarks import BenchmarkConfig
-from pipelines.config.sections import BacktestConfig
+from pipelines.config.sections import BacktestConfig, BenchmarkConfig
 from pipelines.errors import ConfigError, DataError, one_line
 from pipelines.format import abbreviate
 from pipelines.settings import RELATIVE_PATHS
