@@ -17,6 +17,7 @@ Shape suffixes: T sessions, N firms, M coalitions, P corrections, F figures, D t
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -156,10 +157,8 @@ class _Study:
         book = dict(list(config.backtest.books.items())[:1])
         backtest = config.backtest.model_copy(update={"books": book})
         versions = _versions(lake, run, options.since, with_inputs=options.inputs)
-        first, last = (
-            lake.read("prices", versions[at]["prices"], ["date"], ordered=False)["date"].unique()
-            for at in (0, -1)
-        )
+        ends = (versions[0]["prices"], versions[-1]["prices"])
+        first, last = (lake.read("prices", end, ["date"], ordered=False)["date"].unique() for end in ends)
         through = min(day for day in (max(first), max(last), run.config.through) if day is not None)
         columns = ["model", "fold", "seed", "date", "ticker", "forecast"]
         stored = lake.rows("forecasts", columns, pl.col("run_id") == run.run_id)
@@ -222,7 +221,7 @@ class _Study:
             return
         for name, one in {"as filed": filed, "as published": rows, "as restated": restated}.items():
             changed = None if one is filed else corrections({"fundamentals": filed}, {"fundamentals": one})
-            yield self._state(_STATEMENTS, name, {**tables, "fundamentals": one}, changed)
+            yield self._state(_STATEMENTS, name, {**tables, "fundamentals": one}, changed, None)
 
     def shares(self, compared: str, before: Tables, after: Tables, top: int) -> Iterator[dict[str, Any]]:
         """Divide the difference of the figures between two states among its corrections, largest first."""
@@ -239,25 +238,21 @@ class _Study:
         def game(keep_MP: BoolArray) -> FloatArray:
             for keep_P in keep_MP:
                 if keep_P.tobytes() not in known:
-                    chosen = [
-                        one for keep, player in zip(keep_P, players, strict=True) if keep for one in player
-                    ]
+                    chosen = [one for player in itertools.compress(players, keep_P) for one in player]
                     known[keep_P.tobytes()] = self._figures(mixed(before, after, chosen))
                     self.progress.step(f"{compared}, mixture {len(known)}")
             return np.array([known[keep_P.tobytes()] for keep_P in keep_MP])
 
-        few = len(players) <= _EXACT
-        found = (
-            exact(game, len(players))
-            if few
-            else sample(fixed(game), len(players), Precision(_DRAWS)).values()
-        )
+        if len(players) <= _EXACT:
+            found = exact(game, len(players))
+        else:
+            found = sample(fixed(game), len(players), Precision(_DRAWS)).values()
         for p in np.argsort(-np.abs(found.values_PO[:, 0]), kind="stable"):
             own = rows.join(pl.DataFrame(players[p], schema=pair, orient="row"), on=pair, how="semi")
             largest = own.sort("size", descending=True, maintain_order=True).row(0, named=True)
             named = players[p][0] if len(players[p]) == 1 else (None, None)
             row = {**largest, "compared": compared, "rows": own["key"].n_unique()}
-            row |= dict(zip(pair, named, strict=True))
+            row |= {"table": named[0], "ticker": named[1]}
             for name, value, error in zip(FIGURES, found.values_PO[p], found.error_PO[p], strict=True):
                 row |= {f"{name}_moved": value, f"{name}_moved_error": error}
             yield row
@@ -312,12 +307,7 @@ class _Study:
         return follow_renames({**tables, "renames": self._renames})
 
     def _state(
-        self,
-        compared: str,
-        data: str,
-        tables: Tables,
-        changed: pl.DataFrame | None,
-        committed: str | None = None,
+        self, compared: str, data: str, tables: Tables, changed: pl.DataFrame | None, committed: str | None
     ) -> _State:
         rows = None if changed is None else changed["key"].n_unique()
         row = {"compared": compared, "data": data, "committed": committed, "rows": rows}
@@ -366,10 +356,8 @@ def describe_revisions(found: Mapping[str, Any]) -> str:
         for name, ends in found["band"].items()
     ]
     heads = ("compared", "data", "committed (UTC)", "rows", *labels)
-    cells = [
-        tuple(COLUMNS[name].text(row[name]) for name in ("compared", "data", "committed", "rows", *FIGURES))
-        for row in rows
-    ]
+    names = ("compared", "data", "committed", "rows", *FIGURES)
+    cells = [tuple(COLUMNS[name].text(row[name]) for name in names) for row in rows]
     lines = [
         f"{found['run']}, {one['model']}, {one['book']}, delay {one['delay']}, on {one['dates']:,} test "
         f"sessions from {found['first']} to {found['last']}. "
@@ -381,9 +369,8 @@ def describe_revisions(found: Mapping[str, Any]) -> str:
     for compared in dict.fromkeys(row["compared"] for row in found["shares"]):
         shares = [row for row in found["shares"] if row["compared"] == compared]
         lines.append(f"What moves them, from the first to the last row of {compared} (Shapley values):")
-        heads = ("table", "firm", "rows", *labels, "largest change")
         cells = [_cells(row) for row in shares]
-        lines += text_table(cells, heads, left=2)
+        lines += text_table(cells, ("table", "firm", "rows", *labels, "largest change"), left=2)
         if any("(" in cell for row in cells for cell in row[3:-1]):
             notes.append(f"In brackets: Monte Carlo standard errors of {_DRAWS} orders and their reverses.")
     if len([row for row in rows if row["compared"] == _VERSIONS]) == 1:

@@ -160,17 +160,15 @@ _SEGMENTS = ("train", "valid", "test")
 def collect_details(owner: RecordedRun | MeasuredSignals) -> Details:
     """Collect what is recorded of a run (last audit, commit of the last training) or of a signal file."""
     counted = count_trials(owner.folder.parent, Scope.of(owner.config))
-    own = (
-        _of_run(owner) if isinstance(owner, RecordedRun) else {"record": owner.record.model_dump(mode="json")}
-    )
-    what = "run" if isinstance(owner, RecordedRun) else "file"
+    what, own = "file", dict[str, Any]()
+    if isinstance(owner, RecordedRun):
+        what, own = "run", _of_run(owner)
+    else:
+        own["record"] = owner.record.model_dump(mode="json")
     evaluations = [
         {
-            "evaluation": one.evaluation,
-            "made": one.made_at,
-            "delays": list(one.delays),
-            "assumptions": one.assumptions,
-            "incomplete": one.incomplete,
+            **{"evaluation": one.evaluation, "made": one.made_at, "delays": list(one.delays)},
+            **{"assumptions": one.assumptions, "incomplete": one.incomplete},
         }
         for one in (evaluation.record for evaluation in list_evaluations(owner))
     ]
@@ -187,8 +185,8 @@ def collect_details(owner: RecordedRun | MeasuredSignals) -> Details:
 def _of_run(run: RecordedRun) -> dict[str, Any]:
     identity, folds = run.identity, run.read_table("folds")
     events = read_provenance(run)
-    audits = [event.verdict for event in events if isinstance(event, AuditMade)]
-    commits = [event.environment.commit for event in events if isinstance(event, TrainingStarted)]
+    audits = [None, *(event.verdict for event in events if isinstance(event, AuditMade))]
+    commits = [None, *(event.environment.commit for event in events if isinstance(event, TrainingStarted))]
     spans = [f"{name}_{end}" for name in _SEGMENTS for end in ("from", "to")]
     libraries = dict(identity.libraries)
     named = {"lake": identity.lake, "device": identity.device, "code": identity.code, "libraries": libraries}
@@ -196,8 +194,8 @@ def _of_run(run: RecordedRun) -> dict[str, Any]:
         "identity": named,
         "tables": dict(run.versions),
         "folds": [] if folds is None else folds.select("fold", *spans).to_dicts(),
-        "audit": audits[-1] if audits else None,
-        "commit": commits[-1] if commits else None,
+        "audit": audits[-1],
+        "commit": commits[-1],
         "registered": asdict(registration_of(run)),
     }
 

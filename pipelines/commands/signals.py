@@ -204,8 +204,6 @@ COLUMNS: Final = (  # of a file, in order; new ones are only ever added at the e
     *("version", "revision", "data_versions", "created_at"),
 )
 SUFFIXES: Final = (".csv", ".parquet", ".json")
-
-
 _COMPARED: Final = ("prices", "inputs", "fundamentals", "membership", "renames", "securities")
 _SHOWN: Final = 5
 
@@ -221,12 +219,10 @@ class Differences:
 
     def describe(self) -> str:
         """Say in one or two sentences how many firms differ and which corrections there were."""
-        if self.firms.is_empty():
-            head = f"Revision {self.later} equals revision {self.earlier} for every firm."
-        else:
-            count = self.firms.height
-            head = f"Revision {self.later} differs from revision {self.earlier} for {count:,} firm"
-            head += "." if count == 1 else "s."
+        head = f"Revision {self.later} equals revision {self.earlier} for every firm."
+        if count := self.firms.height:
+            plural = "" if count == 1 else "s"
+            head = f"Revision {self.later} differs from revision {self.earlier} for {count:,} firm{plural}."
         if self.corrections.is_empty():
             return f"{head} No row known at the session was corrected."
         by_firm = self.corrections.group_by("table", "ticker", "change", maintain_order=True).agg("day")

@@ -1,7 +1,7 @@
 """The trial ledger for a terminal: what was tried, what counts, and why."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,9 @@ _TRAINED = "trained"  # stands for the book of what was only trained
 
 def trial_rows(output: Path, run: str | None) -> list[dict[str, Any]]:
     """List the trials of an output folder, oldest first, and whether each counts (against ``run``)."""
-    counting = None if run is None else _counted_against(output, run)
-    rows = []
+    judge, rows = _judge(output, run), []
     for row in read_trials(output).iter_rows(named=True):
-        counts, why = _judged(row, counting)
+        counts, why = judge(row)
         own = {name: row[name] for name in ("model", "book", "market")}
         known = {name: row[name] for name in ("lake", "hypotheses", "first_tried", "runs")}
         named = {"trial": _name(row), **own, "source": _source(row["config"]), **known}
@@ -111,31 +110,26 @@ def describe_trial(details: Mapping[str, Any]) -> str:
     return "\n".join([*lines, "  settings", *(f"    {line}" for line in settings.splitlines())])
 
 
-_Counting = tuple[set[tuple[str, str]], set[tuple[str, str]], str]
+def _judge(output: Path, run: str | None) -> Callable[[Mapping[str, Any]], tuple[bool, str]]:
+    """Return a function that says whether a trial counts (against a run, if one is given), and why."""
+    keys, on_market, against = set[Any](), set[Any](), ""
+    if run is not None:
+        owner = find_signals(run, output) or open_run(run, output, models=False)
+        counted, against = count_trials(output, Scope.of(owner.config)), owner.run_id
+        keys, on_market = (
+            set(rows.select("forecast", "traded").rows()) for rows in (counted.rows, counted.on_market)
+        )
 
+    def judge(row: Mapping[str, Any]) -> tuple[bool, str]:
+        if not row["counts"]:
+            return False, "its books count in its place"
+        what = "a forecast with a book of its own" if row["traded"] else "trained, not evaluated yet"
+        key = (row["forecast"], row["traded"])
+        if run is None or key in keys:
+            return True, what if run is None else f"{what}, against {against}"
+        return False, "another hypothesis" if key in on_market else f"another market than {against}"
 
-def _counted_against(output: Path, run: str) -> _Counting:
-    """Keys of the trials that count against a run, those on its market, and the name of the run."""
-    owner = find_signals(run, output) or open_run(run, output, models=False)
-    counted = count_trials(output, Scope.of(owner.config))
-    keys, on_market = (
-        set(rows.select("forecast", "traded").rows()) for rows in (counted.rows, counted.on_market)
-    )
-    return keys, on_market, owner.run_id
-
-
-def _judged(row: Mapping[str, Any], counting: _Counting | None) -> tuple[bool, str]:
-    """Whether a trial counts, and why."""
-    if not row["counts"]:
-        return False, "its books count in its place"
-    what = "trained, not evaluated yet" if not row["traded"] else "a forecast with a book of its own"
-    if counting is None:
-        return True, what
-    counted, on_market, run = counting
-    key = (row["forecast"], row["traded"])
-    if key in counted:
-        return True, f"{what}, against {run}"
-    return False, "another hypothesis" if key in on_market else f"another market than {run}"
+    return judge
 
 
 def _name(row: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
-from pipelines.dataset.market import build_market
+from pipelines.dataset.market import Market, build_market
 from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError, PromotionRefused, TrackingError
 from pipelines.lake.lake import Lake
@@ -15,12 +15,12 @@ from pipelines.nightly import versions
 from pipelines.nightly.guard import judge_promotion, night_signals
 from pipelines.nightly.result import Promotion
 from pipelines.nightly.spool import mirror_aliases
-from pipelines.nightly.versions import find_version, trained_through
 from pipelines.progress import Progress
 from pipelines.results.evaluate import evaluate
 from pipelines.results.evaluate_run import evaluation_record
 from pipelines.results.evaluate_signals import with_tradable_delay
 from pipelines.results.run_comparison import ComparedModel, choose_delay_and_book, daily_series, tried_by_now
+from pipelines.run.completeness import forecast_by_all
 from pipelines.run.record import git_commit
 
 
@@ -33,15 +33,16 @@ def open_versions(
     names: Sequence[str], config: Config | None, output: Path, delay: int | None, book: str | None
 ) -> list[ComparedModel]:
     """Open versions, measured on the nights that all forecast; nothing is stored, no trial is counted."""
-    found = [find_version(name, config, output) for name in names]
+    found = [versions.find_version(name, config, output) for name in names]
     settings, _ = with_tradable_delay(found[0][1].config if config is None else config)
     settings = settings.model_copy(update={"models": {}})
     progress = Progress()
     lake = open_lake(settings, progress.note)
-    with progress.stage("prices"):
-        market = build_market(read_market_tables(lake, input_versions(lake)), settings)
-    signals = night_signals(lake, settings, market, {version: trained_through(run) for version, run in found})
-    common_T = np.logical_and.reduce([np.isfinite(one_TN).any(axis=1) for one_TN in signals.values()])
+    market = _newest_market(settings, lake, progress)
+    signals = night_signals(
+        lake, settings, market, {version: versions.trained_through(run) for version, run in found}
+    )
+    common_T = forecast_by_all(signals.values())
     if not common_T.any():
         raise DataError(
             f"No session was forecast at night by all of {', '.join(map(str, signals))}; compare them after "
@@ -76,6 +77,11 @@ def open_versions(
     ]
 
 
+def _newest_market(config: Config, lake: Lake, progress: Progress) -> Market:
+    with progress.stage("prices"):
+        return build_market(read_market_tables(lake, input_versions(lake)), config)
+
+
 def promote(
     name: str,
     config: Config | None,
@@ -96,9 +102,7 @@ def promote(
     if versions.champion(lake, settings.name) == version:
         echo(f"{version} is the champion of {settings.name} already.")
     else:
-        with progress.stage("prices"):
-            market = build_market(read_market_tables(lake, input_versions(lake)), settings)
-        judgement = judge_promotion(settings, lake, market, version)
+        judgement = judge_promotion(settings, lake, _newest_market(settings, lake, progress), version)
         if not judgement.passed and not force:
             raise PromotionRefused(
                 f"{version} is not promoted. {' '.join(judgement.reasons)} To promote it all the same, add "

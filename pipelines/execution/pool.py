@@ -179,12 +179,8 @@ class PoolEngine(Generic[Shared, Item, Result]):
             taken = {one.gpu for one in self._workers}
             gpu = next(gpu for gpu in places if gpu is None or gpu not in taken)
             known = plugins.loaded()
-            fit = (one for one in _early.workers if one.gpu == gpu and one.plugins == known)
-            worker = next(fit, None)
-            if worker is None:
-                worker = _Worker(gpu=gpu)
-            else:
-                _early.workers.remove(worker)
+            fit = [one for one in _early.workers if one.gpu == gpu and one.plugins == known]
+            worker = _early.workers.pop(_early.workers.index(fit[0])) if fit else _Worker(gpu=gpu)
             worker.join_pool(self._shared, self._inbox)
             self._workers.append(worker)
         worker.ticket = ticket
@@ -269,22 +265,18 @@ def open_engine(
             yield pool
 
 
-def places_of(devices: Sequence[str], gpus: Sequence[Gpu], most: int) -> tuple[int, tuple[Gpu, ...]]:
-    """Share tasks out: those of the processor at once, and GPUs, each of which counts as one of ``most``."""
-    here = sum(device == "cpu" for device in devices)
-    used = tuple(gpus[: min(max(1, most - bool(here)), len(devices) - here)])
-    return min(here, most - len(used)), used
-
-
 def share_out(
     needs: Sequence[float], devices: Sequence[str], gpus: Sequence[Gpu], most: int, machine: Machine
 ) -> tuple[int, tuple[Gpu, ...], str | None]:
-    """As `places_of`, with tasks that fit the memory beside the GPUs', and a note if these are fewer."""
-    workers, used = places_of(devices, gpus, most)
-    if not workers:
-        return workers, used, None
+    """Share tasks out: those of the processor at once, and GPUs, each of which counts as one of ``most``.
+
+    Those of the processor fit the memory beside the GPUs'; a note says if they are fewer for that.
+    """
     here = [need for need, device in zip(needs, devices, strict=True) if device == "cpu"]
     there = [need for need, device in zip(needs, devices, strict=True) if device != "cpu"]
+    used = tuple(gpus[: min(max(1, most - bool(here)), len(there))])
+    if not min(len(here), most - len(used)):
+        return 0, used, None
     beside = Machine(machine.total, machine.available - sum(sorted(there, reverse=True)[: len(used)]))
     workers, fewer = fit_workers(here, most - len(used), beside)
     return workers, used, fewer

@@ -16,7 +16,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from pipelines.errors import DivergedError, full_disk
@@ -62,12 +62,24 @@ class LostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Report(Generic[Result_co]):
-    """How an attempt ended: with a result, or with an error; ``log`` is what is kept of it for the user."""
+    """How an attempt ended, or a task after its last one; ``log`` is what is kept of it for the user."""
 
     ticket: Ticket
     log: str
-    result: Result_co | None = None
+    outcome: Result_co | None = None
     error: Exception | None = None
+
+    @property
+    def job(self) -> int:
+        """Number of the task."""
+        return self.ticket.job
+
+    @property
+    def result(self) -> Result_co:
+        """The result; raises the error of a task that has none."""
+        if self.error is not None:
+            raise self.error
+        return cast("Result_co", self.outcome)
 
 
 def lost(ticket: Ticket, reason: str) -> Report[Any]:
@@ -104,19 +116,17 @@ def attempt(
 ) -> Report[Result]:
     """Compute one attempt in a worker. Its prints and warnings become part of its log."""
     started, printed = time.monotonic(), io.StringIO()
+    result: Result | None = None
+    failed: Exception | None = None
     with redirect_stdout(printed), redirect_stderr(printed):
         try:
             result = call(shared, item, tell)
         except Exception as error:
-            log = _log(ticket, started, printed.getvalue() + traceback.format_exc())
-            return Report(ticket, log, error=_portable(blame(error) or error))
-    return Report(ticket, _log(ticket, started, printed.getvalue()), result)
-
-
-def _log(ticket: Ticket, started: float, printed: str) -> str:
-    where = f"process {os.getpid()} on {socket.gethostname()}"
-    seconds = time.monotonic() - started
-    return f"attempt {ticket.attempt}, {where}, {seconds:.1f} s\n{printed}"
+            traceback.print_exc()
+            failed = _portable(blame(error) or error)
+    where, seconds = f"process {os.getpid()} on {socket.gethostname()}", time.monotonic() - started
+    log = f"attempt {ticket.attempt}, {where}, {seconds:.1f} s\n{printed.getvalue()}"
+    return Report(ticket, log, result, failed)
 
 
 def _portable(error: Exception) -> Exception:
@@ -133,31 +143,14 @@ def _portable(error: Exception) -> Exception:
 ATTEMPTS = 3  # number of attempts at a task whose worker is lost, or that fails for a reason that may pass
 
 
-@dataclass(frozen=True, slots=True)
-class Ended(Generic[Result]):
-    """A task after its last attempt; ``log`` describes all of its attempts, ``error`` is that of the last."""
-
-    job: int
-    log: str
-    outcome: Result | None = None
-    error: Exception | None = None
-
-    @property
-    def result(self) -> Result:
-        """The result; raises the error of a task that has none."""
-        if self.error is not None:
-            raise self.error
-        return cast("Result", self.outcome)
-
-
 def run_jobs(
     engine: TaskEngine[Item, Result],
     jobs: int,
     item: Callable[[int], Item],
     hear: Callable[[int, Any], None] = lambda *_: None,
     devices: Sequence[str] | None = None,
-) -> Iterator[Ended[Result]]:
-    """Compute tasks on an engine and yield each of them exactly once, as soon as it has ended.
+) -> Iterator[Report[Result]]:
+    """Compute tasks on an engine and yield each exactly once, as soon as it has ended, with all of its logs.
 
     A task is repeated if its worker was lost or it raised OSError or MemoryError, whose cause may pass;
     another error would come again, and stops no other task. The next task starts before the caller gets a
@@ -165,7 +158,7 @@ def run_jobs(
     work).
     """
     waiting, attempts = deque(range(jobs)), Counter[int]()
-    known = {""} if devices is None else set(devices)
+    places = [""] * jobs if devices is None else devices
     under_way: dict[int, Ticket] = {}
     ended: set[int] = set()
     logs: dict[int, list[str]] = {job: [] for job in range(jobs)}
@@ -177,10 +170,10 @@ def run_jobs(
     def start_waiting() -> None:
         full: set[str] = set()
         for job in list(waiting):
-            device = "" if devices is None else devices[job]
+            device = places[job]
             if device in full or not engine.has_room(device, under_way.values()):
                 full.add(device)
-                if len(full) == len(known):
+                if full == set(places):
                     return
                 continue
             waiting.remove(job)
@@ -188,7 +181,7 @@ def run_jobs(
             under_way[job] = Ticket(job, attempts[job], device)
             engine.submit(under_way[job], item(job))
 
-    results: list[Ended[Result]] = []
+    results: list[Report[Result]] = []
     while waiting or under_way or results:
         try:
             start_waiting()
@@ -206,32 +199,21 @@ def run_jobs(
             job = report.ticket.job
             if job in ended:  # delivered twice, or an earlier attempt that was thought lost
                 continue
-            if report.error is None:
-                logs[job].append(report.log)
-                ended.add(job)
-                under_way.pop(job, None)
-                if job in waiting:
-                    waiting.remove(job)
-                results.append(Ended(job, "\n".join(logs[job]), report.result))
-            elif under_way.get(job) == report.ticket:
-                del under_way[job]
-                logs[job].append(report.log)
-                if attempts[job] < ATTEMPTS and _may_pass(report.error):
-                    waiting.appendleft(job)
-                else:
-                    ended.add(job)
-                    results.append(Ended(job, "\n".join(logs[job]), error=_last_error(report, attempts[job])))
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether a repetition may succeed."""
-    return isinstance(error, LostError | OSError | MemoryError) and full_disk(error) is None
-
-
-def _last_error(report: Report[Any], attempts: int) -> Exception | None:
-    if not isinstance(report.error, LostError):
-        return report.error
-    return DivergedError(
-        f"The worker was lost in each of {attempts} attempts (the last time: {report.error}). If memory ran "
-        "out, lower execution.workers; finished tasks are kept."
-    )
+            error = report.error
+            if error is not None and under_way.get(job) != report.ticket:
+                continue  # of an attempt that was given up
+            under_way.pop(job, None)
+            logs[job].append(report.log)
+            may_pass = isinstance(error, LostError | OSError | MemoryError) and full_disk(error) is None
+            if may_pass and attempts[job] < ATTEMPTS:
+                waiting.appendleft(job)
+                continue
+            if isinstance(error, LostError):
+                error = DivergedError(
+                    f"The worker was lost in each of {attempts[job]} attempts (the last time: {error}). If "
+                    "memory ran out, lower execution.workers; finished tasks are kept."
+                )
+            if job in waiting:
+                waiting.remove(job)
+            ended.add(job)
+            results.append(replace(report, log="\n".join(logs[job]), error=error))

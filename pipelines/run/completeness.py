@@ -58,24 +58,21 @@ def describe_missing_of_model(
     model: str, missing: Collection[TaskKey], folds: Collection[int], seeds: Collection[int]
 ) -> str | None:
     """Describe the missing tasks of one model, for example ``seed 2 of fold 0``; None if there are none."""
-    gaps = {fold: [key[2] for key in missing if key[:2] == (model, fold)] for fold in folds}
-    gaps = {fold: lacking for fold, lacking in gaps.items() if lacking}
-    if not gaps:
-        return None
-    if len(gaps) == len(folds) and all(len(lacking) == len(seeds) for lacking in gaps.values()):
+    gaps = {fold: [seed for name, at, seed in missing if (name, at) == (model, fold)] for fold in folds}
+    if all(len(lacking) == len(seeds) for lacking in gaps.values()):
         return "every fold"
     said = []
     for fold, lacking in gaps.items():
-        named = f"seed{'' if len(lacking) == 1 else 's'} {' and '.join(map(str, lacking))} of "
-        said.append(f"{'' if len(lacking) == len(seeds) else named}fold {fold}")
-    return ", ".join(said)
+        if lacking:
+            named = f"seed{'' if len(lacking) == 1 else 's'} {' and '.join(map(str, lacking))} of "
+            said.append(f"{'' if len(lacking) == len(seeds) else named}fold {fold}")
+    return ", ".join(said) or None
 
 
 def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:
     """Sessions on which every array of shape (T, N) has at least one forecast, shape (T,)."""
     every = [np.isfinite(forecast_TN).any(axis=1) for forecast_TN in forecasts]
-    found_T: npt.NDArray[np.bool_] = np.logical_and.reduce(every)
-    return found_T
+    return np.all(every, axis=0)
 
 
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:

@@ -95,12 +95,10 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
         try:
             lock.acquire(timeout=timeout)
         except Timeout:
-            holder = _holder(path)
             for _ in range(_LOOKS):  # it may have the lock, and not have written its name yet
-                if holder != _UNKNOWN:
+                if (holder := _holder(path)) != _UNKNOWN:
                     break
                 time.sleep(_PAUSE)
-                holder = _holder(path)
             if not wait:
                 raise DataError(
                     f"{what} is being written by {holder}; wait for it to finish, or add --wait."
@@ -156,10 +154,8 @@ def _holder(path: Path) -> str:
 def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return True
 
 

@@ -80,8 +80,7 @@ def create_run(  # noqa: PLR0917  (the data, then who is told and what is locked
         published_factors(config.backtest.factors, dataset.panel)  # raises before anything is trained
     location, tables = masked(canonical_location(lake.root)), lake.with_table_ids(versions)
     run = name_run(config, build_identity(config, dataset, location, tables, warm_start_runs(config)))
-    changes = describe_changes(run)
-    if changes is not None:
+    if (changes := describe_changes(run)) is not None:
         progress.note(changes)
     if locks is not None:
         locks.lock_run(run.folder)
@@ -109,8 +108,7 @@ def load_run_data(run: RecordedRun, progress: Progress) -> tuple[Dataset, Lake]:
 
 def read_dataset(config: Config, lake: Lake, versions: Mapping[str, int], progress: Progress) -> Dataset:
     """Build a dataset whose features are in the feature store."""
-    now = newest_tickers(lake, versions, config.through)
-    market = build_market(read_market_tables(lake, versions, config.through), config, now)
+    market = _read_market(config, lake, versions)
     inputs = {table: version for table, version in versions.items() if table == "inputs"}
     tables = read_tables(lake, inputs, config.through) if inputs else {}
     dataset = add_features(market, tables, config, feature_store(config, progress))
@@ -118,24 +116,22 @@ def read_dataset(config: Config, lake: Lake, versions: Mapping[str, int], progre
     return dataset
 
 
+def _read_market(config: Config, lake: Lake, versions: Mapping[str, int]) -> Market:
+    tables = read_market_tables(lake, versions, config.through)
+    return build_market(tables, config, newest_tickers(lake, versions, config.through))
+
+
 def load_run_market(run: RecordedRun, progress: Progress) -> tuple[Market, Lake]:
     """Build prices, universe and labels from the data versions that a run recorded, without features."""
     lake = _lake_of(run, progress)
     with progress.stage("prices"):
-        tables = read_market_tables(lake, run.versions, run.config.through)
-        now = newest_tickers(lake, run.versions, run.config.through)
-        return build_market(tables, run.config, now), lake
+        return _read_market(run.config, lake, run.versions), lake
 
 
 def _lake_of(run: RecordedRun, progress: Progress) -> Lake:
     """The lake of a run, at the place where the run recorded it, if it holds the run's tables."""
     location = run.config.lake if is_url(run.identity.lake) else run.identity.lake
     lake = Lake(location, run.config.lake_options, progress.note)
-    _require_same_tables(run, lake)
-    return lake
-
-
-def _require_same_tables(run: RecordedRun, lake: Lake) -> None:
     for table, recorded in run.tables.items():
         if not lake.exists(table):
             raise DataError(
@@ -147,3 +143,4 @@ def _require_same_tables(run: RecordedRun, lake: Lake) -> None:
                 f"Run {run.run_id} was made on a table {table} of {lake.root} that has since been deleted "
                 "and created again; restore the lake, or run the config again to make a new run."
             )
+    return lake

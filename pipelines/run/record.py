@@ -17,6 +17,7 @@ from pipelines.config.load import load_config, model_settings, to_yaml
 from pipelines.config.schema import Config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import read_json, write_table, write_text
+from pipelines.format import abbreviate
 from pipelines.lake.versions import TableVersion
 from pipelines.run.identity import Identity
 
@@ -24,7 +25,7 @@ TaskKey = tuple[str, int, int]  # model, fold and seed, which identify a task in
 LATEST = "latest"  # the run started last; a config that was only audited has not been started
 SCORES, QUANTILE_SCORES, CURVES = "scores", "quantile_scores", "curves"  # folders in a run's folder
 _RECORD = "run.json"
-_LISTED = 8  # maximum number of differences in a message
+MOST_LISTED = 8  # maximum number of differences in a message
 _GONE = {"\n  engine: integrated_gradients\n": "explain.engine=permutation"}
 """Settings of earlier versions that have gone -> what a recorded run has instead. None changes a forecast."""
 _RUN_ID = re.compile(r"^[a-z][a-z0-9_-]{0,60}$")
@@ -102,8 +103,7 @@ def describe_changes(run: RecordedRun) -> str | None:
         name = str(record["run_id"])
         if name.rpartition("-")[0] == run.config.name:
             changes = run.identity.differences(Identity.from_record(record["identity"]))
-            more = f" and {len(changes) - _LISTED} more" if len(changes) > _LISTED else ""
-            shown = ", ".join(changes[:_LISTED]) + more
+            shown = abbreviate(changes, MOST_LISTED)
             return f"{run.run_id} is a new run; it differs from {name} in: {shown}."
     return None
 

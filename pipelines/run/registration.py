@@ -17,16 +17,16 @@ from typing import Any, Final, Literal
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.files import read_json, write_text
+from pipelines.format import abbreviate
 from pipelines.run.chain import append_entry, read_entries
 from pipelines.run.evaluations import return_settings
 from pipelines.run.identity import Identity, setting_changes
 from pipelines.run.provenance import TrainingStarted, read_provenance
-from pipelines.run.record import RecordedRun
+from pipelines.run.record import MOST_LISTED, RecordedRun
 from pipelines.run.verify_record import RECORD, problems
 
 FOLDER: Final = "registered"  # in an output folder
 _SETTINGS: Final = "settings.json"
-_LISTED: Final = 8  # maximum number of differences in a sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +96,10 @@ def registration_of(run: RecordedRun) -> Registration:
     changes = {one["hash"]: _changes(run, read_json(folder / one["session"] / _SETTINGS)) for one in own}
     entry = next((one for one in own if not changes[one["hash"]]), own[-1])
     at, found = entry["sealed_at"], (entry["sealed_at"], entry["hash"])
-    day, differs = f"{at[:10]} {at[11:16]} UTC", changes[entry["hash"]]
-    if differs:
-        more = f" and {len(differs) - _LISTED} more" if len(differs) > _LISTED else ""
-        sentence = f"Not registered as it is: {entry['run']}, registered on {day}, differs in: "
-        return Registration("changed", f"{sentence}{', '.join(differs[:_LISTED])}{more}.", *found)
+    day = f"{at[:10]} {at[11:16]} UTC"
+    if differs := abbreviate(changes[entry["hash"]], MOST_LISTED):
+        sentence = f"Not registered as it is: {entry['run']}, registered on {day}, differs in: {differs}."
+        return Registration("changed", sentence, *found)
     trained = [one.at for one in read_provenance(run) if isinstance(one, TrainingStarted)]
     opened = opened_before(entry)
     if not opened and trained and min(trained) <= dt.datetime.fromisoformat(at):

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 _KNOWN = ".stored.json"
-_LEFT_OUT = ("snapshots",)
 
 State = tuple[int, int, int, int]  # bytes and time (ns) of the last change of a file, then of its copy
 
@@ -99,7 +98,7 @@ class StoredRun:
         for path in self._folder.rglob("*"):
             name = path.relative_to(self._folder)
             hidden = any(part.startswith(".") for part in name.parts)
-            if path.is_file() and not hidden and name.parts[0] not in _LEFT_OUT and path.suffix != ".partial":
+            if path.is_file() and not hidden and name.parts[0] != "snapshots" and path.suffix != ".partial":
                 found[name.as_posix()] = _state(path)
         return found
 

@@ -103,12 +103,12 @@ def _seen(config: Config, dataset: Dataset, fold: Fold) -> SeenSessions:
     """Sessions that a fold sees, including those seen by its warm starts."""
     latest = max(int(fold.train[-1]), int(fold.valid[-1]))  # combinatorial folds may train after validation
     last = min(latest + config.label.delay + config.label.horizon, dataset.panel.n_sessions - 1)
-    seen = _date(dataset, last)
-    for name in sorted({model_settings(config, model).init_from or "" for model in config.models} - {""}):
-        seen = max(seen, _latest_usable_fold(open_named_run(name, config), dataset, fold).seen_to)
+    starts = {model_settings(config, model).init_from for model in config.models} - {None}
+    runs = [open_named_run(str(name), config) for name in starts]
+    seen = [_date(dataset, last), *(_latest_usable_fold(run, dataset, fold).seen_to for run in runs)]
     refits = any(model_settings(config, model).fit.refit for model in config.models)
     trained_to = latest if refits else int(fold.train[-1])
-    return SeenSessions(fold.index, _date(dataset, trained_to), seen)
+    return SeenSessions(fold.index, _date(dataset, trained_to), max(seen))
 
 
 def _latest_usable_fold(run: RecordedRun, dataset: Dataset, fold: Fold) -> SeenSessions:

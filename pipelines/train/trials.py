@@ -33,16 +33,9 @@ _PATHS = ("prices", "securities", "fundamentals", "membership", "inputs")
 # settings of a source that make no other trial: how it is queried, and how long its history is
 _NOT_THE_MARKET = {"end", "renames", "hazards", "timeout_seconds", "retries", "batch_size", "identity"}
 _PRICES = ("kind", "prices", "tickers", "seed", "market")  # what says whose prices it gives
-_SCHEMA: Final = pl.Schema(
-    {
-        **dict.fromkeys(("forecast", "traded", "model", "book", "config"), pl.String()),
-        "hypotheses": pl.List(pl.String()),
-        "market": pl.Int64(),
-        "lake": pl.String(),
-        "first_tried": pl.Datetime("us", "UTC"),
-        "runs": pl.List(pl.String()),
-        "counts": pl.Boolean(),
-    }
+_COLUMNS: Final = (  # of `read_trials`
+    *("forecast", "traded", "model", "book", "config", "hypotheses", "market", "lake", "first_tried"),
+    *("runs", "counts"),
 )
 
 
@@ -83,7 +76,7 @@ class Trial:
         return [replace(self, book=name, rule=book.model_dump(mode="json")) for name, book in books.items()]
 
 
-def record_trials(output: Path, run_id: str, config: Config, settings: Settings) -> None:
+def record_trials(output: Path, run_id: str, config: Config, settings: Mapping[str, Any]) -> None:
     """Record every model of a run as a trial, before it is trained."""
     record(output, run_id, model_trials(config, settings).values())
 
@@ -139,8 +132,8 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
     ledger, row_id = _ledger(output), keys("trials")
     texts = dict.fromkeys(("book", "hypothesis", "lake"), pl.String)
     new = pl.DataFrame(list(rows.values()), schema_overrides=texts)
-    if ledger.exists("trials"):  # a row is never replaced, for example by another name of the book
-        new = new.join(ledger.read("trials", columns=row_id), on=row_id, how="anti")
+    # a row is never replaced, for example by another name of the book
+    new = new.join(ledger.rows("trials", row_id), on=row_id, how="anti")
     if new.height:
         ledger.upsert("trials", new)
 
@@ -185,8 +178,6 @@ def count_trials(output: Path, scope: Scope) -> TrialCount:
 def count_measured(output: Path, scope: Scope, first: dt.date, last: dt.date) -> int:
     """Count the trials on a scope's market, under any hypothesis, with returns between two dates."""
     found = read_returns(output, count_trials(output, scope).on_market)
-    if found.is_empty():
-        return 0
     dates = pl.col("dates").list
     return found.filter(dates.max() >= first, dates.min() <= last).unique(["forecast", "traded"]).height
 
@@ -219,12 +210,12 @@ def record_returns(output: Path, returns: Mapping[tuple[str, str, str], pl.DataF
 
 def read_returns(output: Path, trials: pl.DataFrame) -> pl.DataFrame:
     """Read the daily returns of trials: forecast, traded, assumptions, dates, returns, newest first."""
-    ledger, keys = _ledger(output), ["forecast", "traded"]
-    columns = [*keys, "assumptions", "dates", "returns"]
-    if not ledger.exists("trial_returns"):
-        return pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
-    rows = ledger.read("trial_returns", filters=pl.col("forecast").is_in(trials["forecast"].implode()))
-    return rows.join(trials, on=keys, how="semi").sort("created_at", descending=True).select(columns)
+    own = pl.col("forecast").is_in(trials["forecast"].implode())
+    rows = (
+        _ledger(output).rows("trial_returns", filters=own).join(trials, on=["forecast", "traded"], how="semi")
+    )
+    columns = ("forecast", "traded", "assumptions", "dates", "returns")
+    return rows.sort("created_at", descending=True).select(columns)
 
 
 def share_trials(output: Path, store: OutputStoreConfig) -> None:
@@ -234,25 +225,21 @@ def share_trials(output: Path, store: OutputStoreConfig) -> None:
     here, there = _ledger(output), Lake(f"{store.url.rstrip('/')}/{FOLDER}", store.options)
     for table in ("trials", "trial_returns"):
         for source, target in ((there, here), (here, there)):
-            if source.exists(table):
-                rows = source.read(table)
-                if target.exists(table):
-                    rows = rows.join(target.read(table), on=keys(table), how="anti")
-                if rows.height:
-                    target.upsert(table, rows)
+            rows = source.rows(table).join(target.rows(table), on=keys(table), how="anti")
+            if rows.height:
+                target.upsert(table, rows)
 
 
 def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     """Return the rows of `read_trials`, and the number of the market of a scope."""
-    ledger = _ledger(output)
-    if not ledger.exists("trials"):
-        return pl.DataFrame(schema=_SCHEMA), None
-    rows = ledger.read("trials").sort("created_at", "run_id")
+    rows = _ledger(output).rows("trials").sort("created_at", "run_id")
     pairs = [
         (_prices_of(json.loads(config).get("market") or {}), lake)
         for config, lake in rows.select("config", "lake").rows()
     ]
-    markets = _number_markets([*pairs, *([] if scope is None else [(_prices_of(scope.market), scope.lake)])])
+    if scope is not None:
+        pairs.append((_prices_of(scope.market), scope.lake))
+    markets = _number_markets(pairs)
     trials = (
         rows.with_columns(pl.Series("market", markets[: rows.height], dtype=pl.Int64))
         .group_by("forecast", "traded", maintain_order=True)
@@ -263,9 +250,9 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
             pl.col("run_id").unique(maintain_order=True).alias("runs"),
         )
         .with_columns(counts=(pl.col("traded") != "") | (pl.len().over("forecast") == 1))
-        .select(_SCHEMA.names())
+        .select(_COLUMNS)
     )
-    return trials, markets[-1]
+    return trials, markets[-1] if markets else None
 
 
 def _number_markets(pairs: Sequence[tuple[str, str | None]]) -> list[int]:

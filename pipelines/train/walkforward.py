@@ -55,7 +55,7 @@ def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) ->
     folds = plan_folds(dataset, run.config)
     remove_partial(run.folder / "checkpoints")
     done = done_tasks(run, lake)
-    record_trials(run.folder.parent, run.run_id, run.config, dict(run.identity.settings))
+    record_trials(run.folder.parent, run.run_id, run.config, run.identity.settings)
     share_trials(run.folder.parent, run.config.output_store)
     copy = StoredRun(run)
     write_folds(run, dataset, folds)

@@ -18,7 +18,7 @@ from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Ended, Tell, Work, run_jobs
+from pipelines.execution.protocol import Report, Tell, Work, run_jobs
 from pipelines.files import write_bytes
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, SavedSnapshot, read_snapshot
@@ -103,7 +103,7 @@ def run_groups(
     *,
     device: str,
     note: Callable[[str], None] = lambda _: None,
-) -> Iterator[tuple[Group, Ended[tuple[Outcome, ...]]]]:
+) -> Iterator[tuple[Group, Report[tuple[Outcome, ...]]]]:
     """Train groups on the engine of a config, and yield each of them once, as it ends."""
     if not groups:
         return

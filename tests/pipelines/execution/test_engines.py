@@ -34,12 +34,12 @@ from pipelines.execution import pool
 from pipelines.execution import pool as opening
 from pipelines.execution import ray as on_ray
 from pipelines.execution.pool import PoolEngine, SerialEngine, early_workers, in_own_process, open_engine
-from pipelines.execution.protocol import Ended, Work, run_jobs
+from pipelines.execution.protocol import Report, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
 
 POOL, SERIAL = EngineConfig(workers=2), EngineConfig(engine="serial")
-Results = dict[int, Ended[Any]]
+Results = dict[int, Report[Any]]
 
 
 def ended(
@@ -238,7 +238,9 @@ def test_tasks_are_spread_over_the_gpus_and_the_processor(monkeypatch: pytest.Mo
     ],
 )
 def test_places_of_tasks(devices: str, gpus: int, most: int, expected: tuple[int, int]) -> None:
-    workers, used = opening.places_of(devices.split(), [Gpu(str(k)) for k in range(gpus)], most)
+    names, enough = devices.split(), Machine(2.0**50, 2.0**50)
+    of_gpus = [Gpu(str(k)) for k in range(gpus)]
+    workers, used, _ = opening.share_out([1.0] * len(names), names, of_gpus, most, enough)
     assert (workers, len(used)) == expected
 
 

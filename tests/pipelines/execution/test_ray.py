@@ -25,13 +25,13 @@ from pipelines.config.sections import EngineConfig
 from pipelines.dataset.feature_store import create_mapped, open_mapped
 from pipelines.errors import ConfigError
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Ended, Ticket, Work, run_jobs
+from pipelines.execution.protocol import Report, Ticket, Work, run_jobs
 from pipelines.execution.ray import _attempt
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import ingest_config
 from pipelines.stages import train_config
 
-Results = dict[int, Ended[Any]]
+Results = dict[int, Report[Any]]
 pytestmark = [
     pytest.mark.skipif(find_spec("ray") is None, reason="the extra cluster is not installed"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),  # files that Ray leaves open
