@@ -114,23 +114,17 @@ def main() -> None:
     atexit.register(gc.freeze)
     try:
         _command()()
-    except PeerglassError as error:
-        _print_traceback()
-        shown = full_disk(error) or error
-        _complain(str(shown))
-        sys.exit(shown.exit_code)
     except KeyboardInterrupt:
         _interrupted()
     except Exception as error:
-        _print_traceback()
-        if (full := full_disk(error)) is not None:
-            _complain(str(full))
-            sys.exit(full.exit_code)
         from pipelines.plugins import blame
 
-        if (fault := blame(error)) is not None:
-            _complain(str(fault))
-            sys.exit(fault.exit_code)
+        if _State.debug:
+            print(redact(traceback.format_exc()), file=sys.stderr)
+        known = full_disk(error) or (error if isinstance(error, PeerglassError) else blame(error))
+        if known is not None:
+            _complain(str(known))
+            sys.exit(known.exit_code)
         _complain(
             f"this is a bug ({type(error).__name__}: {redact(str(error))}); run 'peerglass --debug ...' for "
             "the traceback and report it."
@@ -153,9 +147,3 @@ def _complain(sentence: str) -> None:
 def _command() -> Callable[[], object]:
     """Build the command line once per process."""
     return typer.main.get_command(app)
-
-
-def _print_traceback() -> None:
-    """With ``--debug``, print the traceback of the current error with its secrets masked."""
-    if _State.debug:
-        print(redact(traceback.format_exc()), file=sys.stderr)

@@ -234,13 +234,13 @@ def merge_settings(
     a member of an ensemble whose ``model`` changes. ``section`` is the name of the section that is merged;
     None for the whole config.
     """
-    merged = dict(base)
+    merged, tags = dict(base), ("kind", "scheme", *["model"] * (section in ("models", "members")))
     for key, value in top.items():
         old = merged.get(key)
-        if isinstance(old, dict) and isinstance(value, dict) and _same_thing(old, value, section):
-            merged[key] = merge_settings(old, value, key)
-        else:
-            merged[key] = value
+        if isinstance(old, dict) and isinstance(value, dict):
+            is_same = all(value.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
+            value = merge_settings(old, value, key) if is_same else value  # noqa: PLW2901
+        merged[key] = value
     return merged
 
 
@@ -300,11 +300,6 @@ def _root(given: object, path: Path) -> Path:
         raise ConfigError(f"{path}: root is {given!r}; give a folder, relative to the file, such as '..'.")
     resolved = str(resolve_references(given or ".", ("root",), {}, str(path)))
     return Path(os.path.normpath(path.parent.absolute() / Path(resolved).expanduser()))
-
-
-def _same_thing(old: Mapping[str, Any], new: Mapping[str, Any], section: str | None) -> bool:
-    tags = ("kind", "scheme", "model") if section in ("models", "members") else ("kind", "scheme")
-    return all(new.get(tag, old.get(tag)) == old.get(tag) for tag in tags)
 
 
 def absolute_paths(settings: Mapping[str, Any], folder: Path) -> Settings:
@@ -479,9 +474,16 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
             raise ConfigError(unknown_key(f"{where}.{KEY} {registered!r}", registered, MODELS))
         hint = f"(A variant names its model with the key '{KEY}'.)"
         raise ConfigError(f"{unknown_key(where, registered, MODELS)} {hint}")
-    about_name = _wrong_name(entry, registered, MODELS)
-    if about_name is not None:
-        raise ConfigError(f"{where} {about_name}.")
+    if entry != registered and entry in MODELS:
+        raise ConfigError(
+            f"{where} is the name of a model, but its key '{KEY}' is {registered}; give the variant another "
+            "name."
+        )
+    if entry != registered and _NAME.match(entry) is None:
+        raise ConfigError(
+            f"{where} is not a valid name; use lower-case letters, digits, _ and -, starting with a letter, "
+            "41 characters at most."
+        )
     model = MODELS[registered]
     own = {key: value for key, value in given.items() if key not in _NOT_OPTIONS}
     options = _parse(model.config, own, origin, path)
@@ -508,12 +510,7 @@ def model_settings(config: Config, entry: str, origin: str = "config") -> ModelS
             f"{label.horizon} and label.forecast_frequency {label.forecast_frequency}; set label.horizon to "
             "1 and label.forecast_frequency to daily, or use the loss sharpe."
         )
-    return ModelSettings(
-        registered,
-        options,
-        fitting,
-        None if init_from is None else str(init_from),
-    )
+    return ModelSettings(registered, options, fitting, None if init_from is None else str(init_from))
 
 
 def check_models(config: Config, origin: str) -> None:
@@ -529,12 +526,9 @@ def check_models(config: Config, origin: str) -> None:
         registries = [known.keys() - hidden(config.plugins) for known in every]
     except ValueError as error:
         raise ConfigError(f"{origin}: features.expressions: {error}.") from None
-    wanted: dict[str, tuple[Iterable[str], Iterable[str]]] = {
-        "channels": (config.features.channels or (), registries[0]),
-        "characteristics": (config.features.characteristics or (), registries[1]),
-    }
-    for kind, (names, known) in wanted.items():
-        for name in names:
+    given = {"channels": config.features.channels, "characteristics": config.features.characteristics}
+    for (kind, names), known in zip(given.items(), registries, strict=True):
+        for name in names or ():
             if name not in known:
                 raise ConfigError(unknown_key(f"{origin}: features.{kind}.{name}", name, known))
     try:
@@ -548,17 +542,3 @@ def _parse(cls: type[OptionsT], given: Mapping[str, Any], origin: str, path: str
         return cls.model_validate(given)
     except ValidationError as error:
         raise ConfigError(describe(error, origin, given, path)) from None
-
-
-def _wrong_name(entry: str, registered: str, known: Collection[str]) -> str | None:
-    """Why an entry cannot have its name, as half a sentence; None if it can."""
-    if entry == registered:
-        return None
-    if entry in known:
-        return f"is the name of a model, but its key '{KEY}' is {registered}; give the variant another name"
-    if _NAME.match(entry) is None:
-        return (
-            "is not a valid name; use lower-case letters, digits, _ and -, starting with a letter, "
-            "41 characters at most"
-        )
-    return None

@@ -436,12 +436,10 @@ class BacktestConfig(Section):
         """Costs, capital, delay and price of execution in one line."""
         costs, execution = self.costs, self.execution
         spread = costs.half_spread_bps
+        least = f", at least {costs.commission_min:g}" if costs.commission_min else ""
         parts = [
-            f"half-spread {spread:g} bps"
-            if isinstance(spread, float)
-            else f"half-spread estimated ({spread})",
-            f"commission {costs.commission_bps:g} bps"
-            + (f", at least {costs.commission_min:g}" if costs.commission_min else ""),
+            f"half-spread {f'{spread:g} bps' if isinstance(spread, float) else f'estimated ({spread})'}",
+            f"commission {costs.commission_bps:g} bps{least}",
         ]
         if self.capital is not None:
             parts.append(f"impact {costs.impact_coefficient:g} x volatility x root of participation")

@@ -24,18 +24,14 @@ from multiprocessing import reduction
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Generic, Self
 
 from pipelines import plugins
 from pipelines.config.sections import EngineConfig
 from pipelines.device import Gpu, gpus_of
-from pipelines.execution.protocol import Hear, Report, TaskEngine, Ticket, Work, lost
+from pipelines.execution.protocol import Hear, Item, Report, Result, Shared, TaskEngine, Ticket, Work, lost
 from pipelines.execution.worker import write_shared
 from pipelines.machine import Machine, cores, fit_workers, memory_of, this_machine
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _ROOT = str(Path(__file__).parents[2])
 _START = (

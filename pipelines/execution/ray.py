@@ -8,19 +8,15 @@ left to `pipelines.execution.protocol.run_jobs`, so that there is one rule for a
 import logging
 import os
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from pipelines import plugins
 from pipelines.config.sections import EngineConfig
 from pipelines.errors import ConfigError, one_line
-from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt, lost
+from pipelines.execution.protocol import Hear, Item, Report, Result, Shared, Ticket, Work, attempt, lost
 
 if TYPE_CHECKING:
     import ray
-
-Shared = TypeVar("Shared")
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 _POLL_SECONDS = 0.5  # between two looks at the news
 _ENVIRONMENT = {

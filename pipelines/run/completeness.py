@@ -72,7 +72,8 @@ def describe_missing_of_model(
 def forecast_by_all(forecasts: Iterable[FloatArray]) -> npt.NDArray[np.bool_]:
     """Sessions on which every array of shape (T, N) has at least one forecast, shape (T,)."""
     every = [np.isfinite(forecast_TN).any(axis=1) for forecast_TN in forecasts]
-    return np.all(every, axis=0)
+    found_T: npt.NDArray[np.bool_] = np.all(every, axis=0)
+    return found_T
 
 
 def common_dates(forecasts: Mapping[str, Mapping[int, FloatArray]]) -> npt.NDArray[np.bool_]:

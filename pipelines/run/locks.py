@@ -37,9 +37,8 @@ class Locks(ExitStack):
         self._wait, self._notify = wait, notify
 
     def lock_run(self, folder: Path) -> None:
-        """Lock the folder of a run. A folder that holds nothing else in the end is removed with the lock."""
-        self.lock_file(folder / ".lock", f"The run {folder.name}")
-        self.callback(_remove_if_empty, folder)  # runs before the lock is released
+        """Lock a run, whose folder may not exist yet, by a file beside it."""
+        self.lock_file(_of_run(folder), f"The run {folder.name}")
 
     def lock_lake(self, lake: str) -> None:
         """Lock a lake against commands that change it: on an object store, those of this user and machine."""
@@ -70,7 +69,7 @@ class Locks(ExitStack):
 def _hold(path: Path, what: str, *, wait: bool, notify: Callable[[str], None]) -> Iterator[None]:
     lock = FileLock(path)
     try:
-        _make(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         _acquire(lock, path, what, wait=wait, notify=notify)
     except OSError as error:
         raise DataError(f"{what} cannot be locked ({error}); check the permissions of {path}.") from None
@@ -105,38 +104,18 @@ def _acquire(lock: FileLock, path: Path, what: str, *, wait: bool, notify: Calla
                 ) from None
             notify(f"{what} is being written by {holder}; waiting for it to finish.")
             timeout = _NOTICE
-        except (FileNotFoundError, FileExistsError):  # the holder is removing the folder, which keeps nothing
-            _make(path.parent)
         else:
             return
 
 
-def _make(folder: Path) -> None:
-    """Make a folder that another process may be removing."""
-    while True:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except FileExistsError:  # it was there, and was gone a moment later; or it is a file
-            if folder.is_file():
-                raise
-        else:
-            return
-
-
-def _remove_if_empty(folder: Path) -> None:
-    """Remove a folder that holds only its lock, which this process holds."""
-    lock = folder / ".lock"
-    locking = (lock, _note(lock))
-    if folder.is_dir() and all(path in locking for path in folder.iterdir()):
-        for path in locking:
-            path.unlink(missing_ok=True)
-        with suppress(OSError):  # another process is making the next lock
-            folder.rmdir()
+def _of_run(folder: Path) -> Path:
+    run = folder.resolve()
+    return run.parent / ".locks" / f"{run.name}.lock"
 
 
 def holder_of(folder: Path) -> str | None:
     """Name the process that is writing to a run; None if there is none. Takes no lock."""
-    path = folder / ".lock"
+    path = _of_run(folder)
     holder = _holder(path) if _note(path).is_file() else None
     return None if holder == _UNKNOWN else holder
 

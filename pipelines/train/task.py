@@ -135,17 +135,14 @@ def translate_fit_errors(task: Task, seeds: str) -> Iterator[None]:
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
+        cure = "A single date is too large: use a smaller model or universe, or set device: cpu"
+        if task.fit.batch_dates > 1:
+            cure = f"Lower models.{task.model}.fit.batch_dates"
+            cure += "" if seeds.startswith("seed ") else ", or set stack_seeds: false"
         raise DivergedError(
             f"{subject}: the device {task.device} ran out of memory at fit.batch_dates "
-            f"{task.fit.batch_dates}. {_less_memory(task, seeds)}; finished folds are kept."
+            f"{task.fit.batch_dates}. {cure}; finished folds are kept."
         ) from None
-
-
-def _less_memory(task: Task, seeds: str) -> str:
-    if task.fit.batch_dates > 1:
-        cure = f"Lower models.{task.model}.fit.batch_dates"
-        return cure if seeds.startswith("seed ") else f"{cure}, or set stack_seeds: false"
-    return "A single date is too large: use a smaller model or universe, or set device: cpu"
 
 
 def run_task(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from models.registry import model_entry
 from pipelines.config.sections import EngineConfig
 from pipelines.dataset.memory import task_need
 from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Report, Tell, Work, run_jobs
+from pipelines.execution.protocol import Item, Report, Result, Tell, Work, run_jobs
 from pipelines.files import write_bytes
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import FileSnapshotStore, SavedSnapshot, read_snapshot
@@ -34,8 +34,6 @@ from pipelines.train.task import (
     translate_fit_errors,
 )
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 Group = tuple[Task, ...]  # tasks that are computed together
 
 _EVERY_SECONDS = 10.0  # at most one note about a training in this time

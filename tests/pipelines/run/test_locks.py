@@ -59,13 +59,11 @@ def test_a_second_process_names_the_holder_and_takes_over_the_lock_of_a_dead_one
     finally:
         process.send_signal(signal.SIGKILL)
         process.communicate()
-    assert [path for path in place.iterdir() if path.name.endswith(".holder")], (
-        "the note of the dead process is still there"
-    )
+    assert [*tmp_path.rglob("*.holder")], "the note of the dead process is still there"
     take()
     process = holder(method, place)
     try:
-        (note,) = [path for path in place.iterdir() if path.name.endswith(".holder")]
+        (note,) = [*tmp_path.rglob("*.holder")]
         stale = json.loads(note.read_text()) | {"pid": 2**22 + 1}
         note.write_text(json.dumps(stale))
         with pytest.raises(DataError, match="being written by another process;"):
