@@ -1,8 +1,7 @@
 """Compiled accounts from positions: units held and cash, for several books with the same targets at once.
 
 This file is long because numba's cache notices changes only in the file of the outermost loop: what the loops
-call is defined beside them. `backtest.accounts.compounding` takes the same tuples; save it as well after
-their fields have changed. A cache names the tuples and the lines of the loops, so a tuple is renamed only
+call is defined beside them. A cache names the tuples and the lines of the loops, so a tuple is renamed only
 together with a line more or less above the loops.
 
 Four habits shorten compilation. Arrays are copied by `copy`, because numba takes seconds to compile an

@@ -28,7 +28,6 @@ import numpy as np
 from random_markets import panel_of, random_tables
 from backtest.accounts.accounting import run_book
 from backtest.accounts import positions
-from backtest.accounts import compounding
 from backtest.books.rules.quantile_long_short import QuantileLongShort
 from backtest.costs import CostModel
 from backtest.forecasts import kernels as date_kernels
@@ -42,7 +41,7 @@ from pipelines import stages as ready
 OTHER = ("add_by_group", "carry", "keep_traded", "store_float32")  # the dataset needs them too early
 
 def signatures():
-    modules = (kernels, positions, compounding, date_kernels, order_kernels)
+    modules = (kernels, positions, date_kernels, order_kernels)
     return {
         (module.__name__, name): len(loop.signatures)
         for module in modules
