@@ -315,9 +315,5 @@ def centred_rank(signal_DN: FloatArray) -> FloatArray:
 
     Ties share their mean rank, and a NaN has 0. A row sums to 0.
     """
-    from backtest.books.kernels import centred_ranks  # imports numba
-
     signals = SortedPanel("signal", signal_DN)
-    rank_DN = np.empty(signals.x_TN.shape)
-    centred_ranks(signals.x_TN, signals.order_TN, signals.count_T, rank_DN)
-    return rank_DN
+    return np.nan_to_num(signals.ranks() - (signals.count_T[:, None] + 1) / 2)

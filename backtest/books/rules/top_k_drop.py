@@ -1,6 +1,6 @@
 """The top-k drop book: hold k firms and replace only the worst of them.
 
-Shape suffixes: N firms, D decisions.
+Shape suffixes: N firms, D decisions, M firms with a signal, P places in the order of the signals.
 """
 
 from typing import Literal, Self
@@ -9,8 +9,8 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from backtest.books.book import Book, BookInputs, BookTargets, LimitUse, last_decision, spread_over_sessions
-from backtest.forecasts.daily import SortedPanel, as_signal
-from features.arrays import FloatArray
+from backtest.forecasts.daily import as_signal
+from features.arrays import FloatArray, IntArray
 
 _ROUNDING = 1e-9  # of a unit
 
@@ -70,14 +70,19 @@ class TopKDrop(Book):
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""
-        from backtest.books.kernels import drop_and_buy  # imports numba
-
         signal_TN = as_signal("signal", inputs.signal_TN)
         decides_T = inputs.schedule.decisions((~np.isnan(signal_TN)).sum(axis=1), self.k)
-        signals = SortedPanel("signal", signal_TN[decides_T])
-        held_DN = np.empty(signals.x_TN.shape)
+        held_DN = np.zeros((int(decides_T.sum()), signal_TN.shape[1]))
         before_N = self._units(inputs.last_N, signal_TN.shape[1])
-        drop_and_buy(signals.x_TN, signals.order_TN, signals.count_T, self.k, self.n_drop, before_N, held_DN)
+        for held_N, signal_N in zip(held_DN, signal_TN[decides_T], strict=True):
+            may = np.flatnonzero(~np.isnan(signal_N))
+            before_M, (_, group_M) = before_N[may], np.unique(-signal_N[may], return_inverse=True)
+            new_M = _taken(group_M, 1.0 - before_M, self.n_drop + self.k - before_M.sum())
+            # among equals, positions come before candidates
+            place_2M = np.stack([2 * group_M, 2 * group_M + 1])
+            kept_2M = _taken(place_2M.ravel(), np.concatenate([before_M, new_M]), self.k).reshape(2, -1)
+            held_N[may] = np.minimum(kept_2M.sum(axis=0), 1.0)
+            before_N = held_N
         return BookTargets(spread_over_sessions(held_DN / self.k, decides_T))
 
     def limit_uses(self, inputs: BookInputs, target_TN: FloatArray) -> tuple[LimitUse, ...]:
@@ -99,3 +104,12 @@ class TopKDrop(Book):
         units_N = np.clip(self.k * last_N, 0.0, 1.0)
         whole_N = np.rint(units_N)
         return np.where(np.abs(units_N - whole_N) < _ROUNDING, whole_N, units_N)
+
+
+def _taken(place_M: IntArray, offer_M: FloatArray, units: float) -> FloatArray:
+    """Take units from the first place to the last; the offers of a place are taken in proportion."""
+    offer_P = np.bincount(place_M, weights=offer_M)
+    left_P = units - np.concatenate([[0.0], np.cumsum(offer_P)[:-1]])
+    share_P = np.divide(left_P, offer_P, out=np.zeros_like(offer_P), where=offer_P > 0)
+    taken_M: FloatArray = np.clip(share_P, 0.0, 1.0)[place_M] * offer_M
+    return taken_M
