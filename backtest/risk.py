@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from backtest.analysis.ledger import sum_by
+from backtest.analysis.regression import long_run
 from backtest.analysis.styles import (
     MARKET,
     MIN_FIRMS_PER_FACTOR,
@@ -17,6 +17,7 @@ from backtest.analysis.styles import (
     StyleScores,
     earned_returns,
     newest_universe,
+    regress_returns,
     style_scores,
 )
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
@@ -94,10 +95,9 @@ class CharacteristicRisk:
         return (MARKET, *self.scores.names, *(self.groups_G if len(self.groups_G) > 1 else ()))
 
     @property
-    def kinds(self) -> tuple[str, ...]:
-        """``market``, ``style`` or ``group`` of each factor."""
-        K = len(self.scores.names)
-        return (MARKET, *["style"] * K, *["group"] * (len(self.names) - 1 - K))
+    def n_groups(self) -> int:
+        """Number of the last factors, those of the groups."""
+        return len(self.names) - 1 - len(self.scores.names)
 
     def since(self, session: int) -> "CharacteristicRisk":
         """Return the same model with another row 0."""
@@ -141,21 +141,20 @@ class CharacteristicRisk:
 
 def characteristic_risk(panel: Panel) -> CharacteristicRisk:
     """Return the risk model of a panel, which is kept while the panel lives."""
-    return cached(panel, characteristic_risk, lambda: _of_panel(panel))
-
-
-def _of_panel(panel: Panel) -> CharacteristicRisk:
     from features.library.characteristics import CHARACTERISTICS
 
-    universe_TN = newest_universe(panel.traded_TN if panel.universe_TN is None else panel.universe_TN)
-    volatility_TN = CHARACTERISTICS.compute(panel, ["volatility_63"])[:, :, 0]
-    return risk_model(
-        style_scores(panel, universe_TN, RISK_STYLES),
-        panel.group_TN,
-        panel.groups_S,
-        earned_returns(panel),
-        regression_weights(volatility_TN, universe_TN),
-    )
+    def estimate() -> CharacteristicRisk:
+        universe_TN = newest_universe(panel.traded_TN if panel.universe_TN is None else panel.universe_TN)
+        volatility_TN = CHARACTERISTICS.compute(panel, ["volatility_63"])[:, :, 0]
+        return risk_model(
+            style_scores(panel, universe_TN, RISK_STYLES),
+            panel.group_TN,
+            panel.groups_S,
+            earned_returns(panel),
+            regression_weights(volatility_TN, universe_TN),
+        )
+
+    return cached(panel, characteristic_risk, estimate)
 
 
 def regression_weights(volatility_TN: Float32Array | FloatArray, universe_TN: BoolArray) -> Float32Array:
@@ -207,7 +206,7 @@ def risk_model(
         known = slice(rows.start - 1, rows.stop - 1)
         x_KRN, code_RN, y_RN = scores.score_KTN[:, known], code_TN[known], earned_TN[rows]
         used_RN = np.where(np.isfinite(y_RN), weight_TN[known], 0.0)
-        style_RK, group_RG, total_RG = _regress(x_KRN, code_RN, used_RN, np.nan_to_num(y_RN), G)
+        style_RK, group_RG, total_RG = regress_returns(x_KRN, code_RN, used_RN, np.nan_to_num(y_RN), G)
         style_RK[~scores.known_KT[:, known].T] = np.nan
         present_RG = total_RG > 0
         few_R = (used_RN > 0).sum(axis=1) < MIN_FIRMS_PER_FACTOR * (K + present_RG.sum(axis=1))
@@ -243,34 +242,6 @@ def _pooled(
     if (code_TN == G).all():
         return np.zeros_like(code_TN), (OTHER,)
     return code_TN, (*groups, OTHER)
-
-
-def _regress(
-    x_KRN: Float32Array, code_RN: IntArray, weight_RN: FloatArray, y_RN: FloatArray, G: int
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Weighted least squares on styles and groups: returns of both, and the weights of the groups.
-
-    Solved by the theorem of Frisch, Waugh and Lovell: returns and scores are demeaned within groups. The
-    return of a group holds that of the market; it is NaN for groups without firms.
-    """
-    K, R = len(x_KRN), len(y_RN)
-    key = (np.arange(R)[:, None] * G + code_RN).ravel()
-
-    def means(z_RN: FloatArray | Float32Array) -> FloatArray:
-        total = sum_by(key, (weight_RN * z_RN).ravel(), R * G)
-        return total.reshape(R, G) / np.where(total_RG > 0, total_RG, 1.0)
-
-    total_RG = sum_by(key, weight_RN.ravel(), R * G).reshape(R, G)
-    mean_RG, root_RN = means(y_RN), np.sqrt(weight_RN)
-    mean_KRG = np.stack([means(x_RN) for x_RN in x_KRN]) if K else np.zeros((0, R, G))
-    y_RN1 = ((y_RN - np.take_along_axis(mean_RG, code_RN, axis=1)) * root_RN)[:, :, None]
-    x_RKN = np.empty((R, K, y_RN.shape[1]))
-    for k in range(K):
-        x_RKN[:, k] = (x_KRN[k] - np.take_along_axis(mean_KRG[k], code_RN, axis=1)) * root_RN
-    inverse_RKK = np.linalg.pinv(x_RKN @ x_RKN.transpose(0, 2, 1), rcond=1e-9, hermitian=True)
-    style_RK = (inverse_RKK @ (x_RKN @ y_RN1))[:, :, 0]
-    group_RG = mean_RG - np.einsum("krg,rk->rg", mean_KRG, style_RK)
-    return style_RK, np.where(total_RG > 0, group_RG, np.nan), total_RG
 
 
 class _SpecificVariance:
@@ -329,11 +300,7 @@ def newey_west(return_TJ: FloatArray, half_life: float, lags: int) -> FloatArray
     """
     age_T1 = np.arange(len(return_TJ) - 1, -1, -1)[:, None]
     weight_T1 = 0.5 ** (age_T1 / half_life)
-    g_TJ = np.sqrt(weight_T1) * np.nan_to_num(return_TJ)
-    total_JJ: FloatArray = g_TJ.T @ g_TJ
-    for lag in range(1, min(lags, len(g_TJ) - 1) + 1):
-        cross_JJ = g_TJ[lag:].T @ g_TJ[:-lag]
-        total_JJ = total_JJ + (1.0 - lag / (lags + 1.0)) * (cross_JJ + cross_JJ.T)
+    total_JJ = long_run(np.sqrt(weight_T1) * np.nan_to_num(return_TJ), lags)
     known_J = (weight_T1 * np.isfinite(return_TJ)).sum(axis=0)
     root_J = np.sqrt(np.where(known_J > 0, known_J, np.inf))
     return total_JJ / root_J / root_J[:, None]

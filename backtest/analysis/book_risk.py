@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from backtest.analysis.ledger import COSTS, SPECIFIC, Contribution, LedgerRows, sum_by
+from backtest.analysis.ledger import Contribution, LedgerRows, explained, factor_amounts
+from backtest.analysis.styles import sum_by
 from backtest.risk import CharacteristicRisk
 from features.arrays import FloatArray, IntArray
 
@@ -55,18 +56,11 @@ def book_risk(rows: LedgerRows, risk: CharacteristicRisk, nav_T: FloatArray, ses
         covariance_JJ = risk.factor_covariance(t)
         assert covariance_JJ is not None, "sessions without one are left out"
         part_PJ[p] = exposure_PJ[p] * (covariance_JJ @ exposure_PJ[p])
-    single = risk.kinds.count("group")
-    of_groups_PJ = exposure_PJ[:, len(risk.names) - single :]
-    named = slice(0, len(risk.names) - single)
-    if not single:
-        return BookRisk(risk.names, session_P, exposure_PJ, part_PJ, specific_T[session_P])
-    return BookRisk(
-        (*risk.names[named], GROUPS),
-        session_P,
-        np.column_stack([exposure_PJ[:, named], np.abs(of_groups_PJ).max(axis=1)]),
-        _with_groups(part_PJ, single),
-        specific_T[session_P],
-    )
+    names, exposure_PQ, G = risk.names, exposure_PJ, risk.n_groups
+    if G:
+        names = (*risk.names[:-G], GROUPS)
+        exposure_PQ = np.column_stack([exposure_PJ[:, :-G], np.abs(exposure_PJ[:, -G:]).max(axis=1)])
+    return BookRisk(names, session_P, exposure_PQ, _with_groups(part_PJ, G), specific_T[session_P])
 
 
 def by_risk(rows: LedgerRows, risk: CharacteristicRisk, sessions: int) -> Iterator[Contribution]:
@@ -79,20 +73,14 @@ def by_risk(rows: LedgerRows, risk: CharacteristicRisk, sessions: int) -> Iterat
     """
     held_TJ = _amounts(rows, rows.before_R, risk, sessions, sessions_ago=1)
     return_TJ = np.nan_to_num(risk.return_TJ[risk.first : risk.first + sessions])
-    earned_Q = _with_groups((held_TJ * return_TJ).sum(axis=0)[None], risk.kinds.count("group"))[0]
-    names = [*(name for name, kind in zip(risk.names, risk.kinds, strict=True) if kind != "group"), GROUPS]
-    for name, earned in zip(names, earned_Q, strict=False):
-        yield Contribution("risk", name, float(earned), 0.0)
-    yield Contribution("risk", SPECIFIC, float(rows.pnl_R.sum() - earned_Q.sum()), 0.0)
-    yield Contribution("risk", COSTS, 0.0, float(rows.cost_R.sum()))
+    earned_Q = _with_groups((held_TJ * return_TJ).sum(axis=0)[None], risk.n_groups)[0].tolist()
+    names = (*risk.names[: len(risk.names) - risk.n_groups], GROUPS)
+    return explained("risk", dict(zip(names, earned_Q, strict=False)), rows)
 
 
 def _with_groups(x_PJ: FloatArray, groups: int) -> FloatArray:
     """Add the last columns, those of the groups, up; without groups there is nothing to add."""
-    if not groups:
-        return x_PJ
-    named_PJ = x_PJ[:, : x_PJ.shape[1] - groups]
-    return np.column_stack([named_PJ, x_PJ[:, x_PJ.shape[1] - groups :].sum(axis=1)])
+    return np.column_stack([x_PJ[:, :-groups], x_PJ[:, -groups:].sum(axis=1)]) if groups else x_PJ
 
 
 def _amounts(
@@ -102,21 +90,10 @@ def _amounts(
 
     ``sessions_ago`` is the age of the exposures: 1 takes those of the previous close.
     """
-    known_R = risk.first + rows.session_R - sessions_ago
-    used = (known_R >= 0) & (amount_R != 0.0)
-    known_R, session_R, firm_R, amount_R = (
-        known_R[used],
-        rows.session_R[used],
-        rows.firm_R[used],
-        amount_R[used],
-    )
-    columns = [sum_by(session_R, amount_R, sessions)]
-    columns += [
-        sum_by(session_R, amount_R * score_TN[known_R, firm_R], sessions)
-        for score_TN in risk.scores.score_KTN
-    ]
-    G = risk.kinds.count("group")
+    columns_TJ = factor_amounts(rows, amount_R, risk.scores, sessions, risk.first, sessions_ago)
+    G = risk.n_groups
     if not G:
-        return np.column_stack(columns)
-    cell_R = session_R * G + risk.group_TN[known_R, firm_R]
-    return np.column_stack([*columns, sum_by(cell_R, amount_R, sessions * G).reshape(sessions, G)])
+        return columns_TJ
+    known_R = np.maximum(risk.first + rows.session_R - sessions_ago, 0)
+    cell_R = rows.session_R * G + risk.group_TN[known_R, rows.firm_R]
+    return np.column_stack([columns_TJ, sum_by(cell_R, amount_R, sessions * G).reshape(sessions, G)])

@@ -8,13 +8,13 @@ Shape suffixes: T sessions, N firms, R rows of the ledger (one for each session 
 market and styles, S sectors, X any columns.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 
-from backtest.analysis.styles import FactorReturns, StyleScores
+from backtest.analysis.styles import FactorReturns, StyleScores, sum_by
 from features.arrays import FloatArray, IntArray
 
 
@@ -57,41 +57,30 @@ def ledger_rows(ledger: pl.DataFrame) -> LedgerRows:
     )
 
 
-def sum_by(key_R: IntArray, amount_R: FloatArray, count: int) -> FloatArray:
-    """Sum amounts by key, shape (count,)."""
-    total: FloatArray = np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
-    return total
-
-
-def keys_of(key_R: IntArray, count: int) -> list[int]:
-    """List the keys that occur, in ascending order."""
-    present: list[int] = np.flatnonzero(np.bincount(key_R, minlength=count)).tolist()
-    return present
-
-
 def style_exposures(rows: LedgerRows, scores: StyleScores, nav_T: FloatArray) -> FloatArray:
     """Weighted style scores after the trades of each session, ``sum_i position_i x_ik / NAV``, shape (T, K).
 
     0 in sessions without a NAV.
     """
-    return _over_nav(scored_amounts(rows, rows.position_R, scores, sessions_ago=0), nav_T)
+    return _over_nav(factor_amounts(rows, rows.position_R, scores, len(nav_T))[:, 1:], nav_T)
 
 
-def scored_amounts(
-    rows: LedgerRows, amount_R: FloatArray, scores: StyleScores, *, sessions_ago: int
+def factor_amounts(  # noqa: PLR0917  # what is summed, and where its scores lie
+    rows: LedgerRows,
+    amount_R: FloatArray,
+    scores: StyleScores,
+    sessions: int,
+    first: int = 0,
+    sessions_ago: int = 0,
 ) -> FloatArray:
-    """Sum the amounts of the rows times the scores of their firms by session, shape (T, K).
+    """Sum the amounts of the rows, and amounts times scores, by session of the book, shape (T, J).
 
-    ``sessions_ago`` is the age of the scores: 1 takes those of the previous close. Sessions without such a
-    close get 0.
+    ``first`` is the session of the scores that is session 0 of the book. ``sessions_ago`` is the age of the
+    scores: 1 takes those of the previous close, for amounts that are 0 where there is none.
     """
-    T, used = scores.score_KTN.shape[1], (rows.session_R >= sessions_ago) & (amount_R != 0.0)
-    session_R, firm_R, amount_R = rows.session_R[used], rows.firm_R[used], amount_R[used]
-    known_R = session_R - sessions_ago
-    total_TK = np.zeros((T, len(scores.names)))
-    for k, score_TN in enumerate(scores.score_KTN):
-        total_TK[:, k] = sum_by(session_R, amount_R * score_TN[known_R, firm_R], T)
-    return total_TK
+    known_R = np.maximum(first + rows.session_R - sessions_ago, 0)
+    scored = (amount_R * score_TN[known_R, rows.firm_R] for score_TN in scores.score_KTN)
+    return np.column_stack([sum_by(rows.session_R, one_R, sessions) for one_R in (amount_R, *scored)])
 
 
 def sector_exposures(rows: LedgerRows, group_TN: IntArray, n_groups: int, nav_T: FloatArray) -> FloatArray:
@@ -135,10 +124,7 @@ class Contribution:
 
 def by_name(rows: LedgerRows, tickers_N: tuple[str, ...]) -> Iterator[Contribution]:
     """Split the profit by firm; firms that were never held are left out."""
-    gross_N = sum_by(rows.firm_R, rows.pnl_R, len(tickers_N))
-    cost_N = sum_by(rows.firm_R, rows.cost_R, len(tickers_N))
-    for firm in keys_of(rows.firm_R, len(tickers_N)):
-        yield Contribution("name", tickers_N[firm], float(gross_N[firm]), float(cost_N[firm]))
+    return _by_key("name", tickers_N, rows, rows.firm_R)
 
 
 def by_sector(rows: LedgerRows, group_TN: IntArray, groups_S: tuple[str, ...]) -> Iterator[Contribution]:
@@ -148,10 +134,14 @@ def by_sector(rows: LedgerRows, group_TN: IntArray, groups_S: tuple[str, ...]) -
     their names.
     """
     code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
-    gross_S = sum_by(code_R, rows.pnl_R, len(groups_S) + 1)
-    cost_S = sum_by(code_R, rows.cost_R, len(groups_S) + 1)
-    for code in keys_of(code_R, len(groups_S) + 1):
-        yield Contribution("sector", sector_names(groups_S)[code], float(gross_S[code]), float(cost_S[code]))
+    return _by_key("sector", sector_names(groups_S), rows, code_R)
+
+
+def _by_key(by: str, names: tuple[str, ...], rows: LedgerRows, key_R: IntArray) -> Iterator[Contribution]:
+    """Split the profit by the keys that occur, which are positions in the names."""
+    gross, cost = (sum_by(key_R, amount_R, len(names)) for amount_R in (rows.pnl_R, rows.cost_R))
+    for key in np.unique(key_R):
+        yield Contribution(by, names[key], float(gross[key]), float(cost[key]))
 
 
 def sector_names(groups_S: tuple[str, ...]) -> tuple[str, ...]:
@@ -183,17 +173,17 @@ def by_factor(rows: LedgerRows, scores: StyleScores, factors: FactorReturns) -> 
     The rest of the profit is specific. A factor whose return is unknown earns 0 in that session. Scores and
     factor returns are those of the book's sessions, the returns from the scores one session before (delay 0).
     """
-    held_TJ = np.column_stack(
-        [
-            sum_by(rows.session_R, rows.before_R, len(factors.return_TJ)),
-            scored_amounts(rows, rows.before_R, scores, sessions_ago=1),
-        ]
-    )
+    held_TJ = factor_amounts(rows, rows.before_R, scores, len(factors.return_TJ), sessions_ago=1)
     earned_J = (held_TJ * np.nan_to_num(factors.return_TJ)).sum(axis=0)
-    for name, earned in zip(factors.names, earned_J, strict=True):
-        yield Contribution("factor", name, float(earned), 0.0)
-    yield Contribution("factor", SPECIFIC, float(rows.pnl_R.sum() - earned_J.sum()), 0.0)
-    yield Contribution("factor", COSTS, 0.0, float(rows.cost_R.sum()))
+    return explained("factor", dict(zip(factors.names, earned_J.tolist(), strict=True)), rows)
+
+
+def explained(by: str, earned: Mapping[str, float], rows: LedgerRows) -> Iterator[Contribution]:
+    """Say what factors earned, and what is left: specific profit, and costs."""
+    for name, gross in earned.items():
+        yield Contribution(by, name, gross, 0.0)
+    yield Contribution(by, SPECIFIC, float(rows.pnl_R.sum() - sum(earned.values())), 0.0)
+    yield Contribution(by, COSTS, 0.0, float(rows.cost_R.sum()))
 
 
 @dataclass(frozen=True, slots=True)

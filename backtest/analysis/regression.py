@@ -95,7 +95,7 @@ def factor_regression(
     beta_P = inverse_PP @ (x_TP.T @ y_T)
     lags = mean_test_lags(n)
     error_P = np.sqrt(
-        np.diag(inverse_PP @ _long_run(x_TP * (y_T - x_TP @ beta_P)[:, None], lags) @ inverse_PP)
+        np.diag(inverse_PP @ long_run(x_TP * (y_T - x_TP @ beta_P)[:, None], lags) @ inverse_PP)
     )
     share_J = beta_P[1:] * ((f_TJ - f_TJ.mean(axis=0)).T @ (y_T - y_T.mean())) / (n * deviation**2)
     per_year_P = beta_P * x_TP.mean(axis=0) * periods_per_year
@@ -111,11 +111,11 @@ def factor_regression(
     return FactorRegression(tuple(terms), float(share_J.sum()), n, lags, float(y_T.mean()) * periods_per_year)
 
 
-def _long_run(score_TP: FloatArray, lags: int) -> FloatArray:
-    """Newey-West sum of autocovariances of the scores ``x_t e_t``, not divided by n."""
-    total_PP: FloatArray = score_TP.T @ score_TP
+def long_run(x_TP: FloatArray, lags: int) -> FloatArray:
+    """Newey-West sum of autocovariances, ``G_0 + sum_l (1 - l / (L+1)) (G_l + G_l')``, not divided by n."""
+    total_PP: FloatArray = x_TP.T @ x_TP
     for lag in range(1, lags + 1):
-        cross_PP = score_TP[lag:].T @ score_TP[:-lag]
+        cross_PP = x_TP[lag:].T @ x_TP[:-lag]
         total_PP = total_PP + (1.0 - lag / (lags + 1.0)) * (cross_PP + cross_PP.T)
     return total_PP
 

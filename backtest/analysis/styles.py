@@ -19,7 +19,7 @@ import numpy as np
 
 from features.arithmetic.rolling import last_known_index
 from features.arithmetic.transforms import rank_normal
-from features.arrays import BoolArray, Float32Array, FloatArray, require_shape
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray, require_shape
 from features.panel.holding import held_return, holders
 from features.panel.panel import Panel
 
@@ -166,29 +166,48 @@ def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -
     for start in range(first, T, _BLOCK):
         rows = slice(start, min(start + _BLOCK, T))
         known = slice(rows.start - first, rows.stop - first)
-        in_RN = scores.universe_TN[known] & np.isfinite(earned_TN[rows])
-        out_TJ[rows] = _regress(scores.score_KTN[:, known], scores.known_KT[:, known], in_RN, earned_TN[rows])
+        x_KRN, y_RN = scores.score_KTN[:, known], earned_TN[rows]
+        in_RN = (scores.universe_TN[known] & np.isfinite(y_RN)).astype(np.float64)
+        every_RN = np.zeros(y_RN.shape, dtype=np.int32)  # one group, the market
+        style_RK, market_R1, count_R1 = regress_returns(x_KRN, every_RN, in_RN, np.nan_to_num(y_RN), 1)
+        style_RK[~scores.known_KT[:, known].T] = np.nan
+        enough_R1 = count_R1 >= MIN_FIRMS_PER_FACTOR * (K + 1)
+        out_TJ[rows] = np.where(enough_R1, np.column_stack([market_R1, style_RK]), np.nan)
     return FactorReturns((MARKET, *scores.names), out_TJ)
 
 
-def _regress(
-    score_KRN: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
-    known_KR: BoolArray,
-    in_RN: BoolArray,
-    earned_RN: FloatArray,
-) -> FloatArray:
-    """Least squares of each session, by the normal equations: scores are bounded and of mean 0."""
-    K, R, N = score_KRN.shape
-    x_RJN = np.empty((R, K + 1, N))
-    x_RJN[:, 0] = in_RN
+def sum_by(key_R: IntArray, amount_R: FloatArray, count: int) -> FloatArray:
+    """Sum amounts by key, shape (count,)."""
+    total: FloatArray = np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
+    return total
+
+
+def regress_returns(
+    x_KRN: Float32Array, code_RN: IntArray, weight_RN: FloatArray, y_RN: FloatArray, G: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Weighted least squares of each session on styles and groups: returns of both, and the groups' weights.
+
+    Solved by the theorem of Frisch, Waugh and Lovell: returns and scores are demeaned within groups. The
+    return of a group holds that of the market; it is NaN for groups without firms.
+    """
+    K, R = len(x_KRN), len(y_RN)
+    key = (np.arange(R)[:, None] * G + code_RN).ravel()
+
+    def means(z_RN: FloatArray | Float32Array) -> FloatArray:
+        total = sum_by(key, (weight_RN * z_RN).ravel(), R * G)
+        return total.reshape(R, G) / np.where(total_RG > 0, total_RG, 1.0)
+
+    total_RG = sum_by(key, weight_RN.ravel(), R * G).reshape(R, G)
+    mean_RG, root_RN = means(y_RN), np.sqrt(weight_RN)
+    mean_KRG = np.stack([means(x_RN) for x_RN in x_KRN]) if K else np.zeros((0, R, G))
+    y_RN1 = ((y_RN - np.take_along_axis(mean_RG, code_RN, axis=1)) * root_RN)[:, :, None]
+    x_RKN = np.empty((R, K, y_RN.shape[1]))
     for k in range(K):
-        np.multiply(score_KRN[k], in_RN, out=x_RJN[:, k + 1])
-    y_RN1 = np.where(in_RN, earned_RN, 0.0)[:, :, None]
-    inverse_RJJ = np.linalg.pinv(x_RJN @ x_RJN.transpose(0, 2, 1), rcond=1e-9, hermitian=True)
-    return_RJ = (inverse_RJJ @ (x_RJN @ y_RN1))[:, :, 0]
-    enough_R = in_RN.sum(axis=1) >= MIN_FIRMS_PER_FACTOR * (K + 1)
-    unknown_RJ = np.column_stack([~enough_R, *(~known_KR | ~enough_R)])
-    return np.where(unknown_RJ, np.nan, return_RJ)
+        x_RKN[:, k] = (x_KRN[k] - np.take_along_axis(mean_KRG[k], code_RN, axis=1)) * root_RN
+    inverse_RKK = np.linalg.pinv(x_RKN @ x_RKN.transpose(0, 2, 1), rcond=1e-9, hermitian=True)
+    style_RK = (inverse_RKK @ (x_RKN @ y_RN1))[:, :, 0]
+    group_RG = mean_RG - np.einsum("krg,rk->rg", mean_KRG, style_RK)
+    return style_RK, np.where(total_RG > 0, group_RG, np.nan), total_RG
 
 
 @dataclass(slots=True, eq=False)
