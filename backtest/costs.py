@@ -21,21 +21,17 @@ def require_rate(name: str, rate: Rate, *, may_be_unknown: bool = False) -> None
 
     With ``may_be_unknown``, cells may be NaN.
     """
-    if isinstance(rate, np.ndarray):
-        if rate.ndim != 2:
-            raise ValueError(
-                f"{name} has shape {rate.shape}; it must be a number, or have a row per session, or one row."
-            )
-        wrong_RN = ~(np.isfinite(rate) & (rate >= 0))
-        if may_be_unknown:
-            wrong_RN &= ~np.isnan(rate)
-        if wrong_RN.any():
-            raise ValueError(
-                f"{name} is {rate[wrong_RN][0]} in {int(wrong_RN.sum()):,} cell(s); every cell must be a "
-                "finite number of basis points, at least 0."
-            )
-    elif not math.isfinite(rate) or rate < 0:
-        raise ValueError(f"{name} is {rate}; it must be a finite number of basis points, at least 0.")
+    rate_RN = np.asarray(rate)
+    if rate_RN.ndim not in (0, 2):
+        raise ValueError(
+            f"{name} has shape {rate_RN.shape}; it must be a number, or have a row per session, or one row."
+        )
+    wrong_RN = ~(np.isfinite(rate_RN) & (rate_RN >= 0))
+    if may_be_unknown and rate_RN.ndim:
+        wrong_RN &= ~np.isnan(rate_RN)
+    if wrong_RN.any():
+        value = f"{rate_RN[wrong_RN][0]}" + (f" in {int(wrong_RN.sum()):,} cell(s)" if rate_RN.ndim else "")
+        raise ValueError(f"{name} is {value}; it must be a finite number of basis points, at least 0.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -125,16 +125,12 @@ def follow_fills(fills: Fills, prices: SharePrices, costs: CostModel, capital: f
             "cost": cost_N,
             "pnl": value_N - before_N - paid_N + released_N + dividend_N,
         }
-        amounts = {name: column[moved_N] / capital for name, column in columns.items()}
-        none = dict.fromkeys(set(COST_KINDS) - set(columns), 0.0)
-        frame = pl.DataFrame({"firm": moved_N, **amounts}).with_columns(session=pl.lit(t), **_lit(none))
+        columns |= dict.fromkeys(set(COST_KINDS) - set(columns), np.zeros(N))
+        amounts = {name: column_N[moved_N] / capital for name, column_N in columns.items()}
+        frame = pl.DataFrame({"session": np.full(len(moved_N), t), "firm": moved_N, **amounts})
         rows.append(frame.select(pl.col(name).cast(dtype) for name, dtype in SCHEMA.items()))
     end = Account(value_N / capital, np.zeros(N), cash / capital)
     return Course(end, nav_T / capital, pl.concat(rows))
-
-
-def _lit(values: dict[str, float]) -> dict[str, pl.Expr]:
-    return {name: pl.lit(value) for name, value in values.items()}
 
 
 def fills_of_positions(

@@ -116,8 +116,7 @@ def calendar(
     day_T = dates_T.astype("datetime64[D]")
     if following is None:
         following = np.busday_offset(day_T[-1], 1, roll="backward")
-    period_T = _period(np.append(day_T, following), turn)
-    changes_T = np.diff(period_T) > 0
+    changes_T = np.diff(periods(np.append(day_T, following), turn)) > 0
     if turn.endswith("_end"):
         return Schedule(changes_T, every)
     return Schedule(np.concatenate([[False], changes_T[:-1]]), every)
@@ -129,11 +128,7 @@ def periods(dates_T: DateArray, turn: Turn) -> IntArray:
     >>> periods(np.array(["2024-01-31", "2024-02-01", "2024-02-29"], "datetime64[D]"), "month_end")
     array([648, 649, 649])
     """
-    return _period(dates_T.astype("datetime64[D]"), turn)
-
-
-def _period(day_T: DateArray, turn: Turn) -> IntArray:
-    """Number the periods that the turns separate."""
+    day_T = dates_T.astype("datetime64[D]")
     number_T = day_T.astype(np.int64)
     if turn == "week_end":
         follows_T = np.concatenate([[False], np.diff(number_T) == 1])

@@ -74,10 +74,13 @@ def calendar_folds(
     first_test = first_period + plan.train + plan.valid
     tested = range(first_test, int(period_T[newest - 1]) + 1) if newest > 0 else range(0)
     if not tested:
+        covered = (
+            f"are usable from {days_T[first]} to {days_T[-1]}" if first < len(days_T) else "have no session"
+        )
         raise ValueError(
             f"One fold needs {plan.train} whole {plan.period}s for training, {plan.valid} for validation and "
             f"a session with a known label after them, so a test in {_name(first_test, months)}, but the "
-            f"data {_covered(days_T, first)}: shorten train or valid, or use a longer history."
+            f"data {covered}: shorten train or valid, or use a longer history."
         )
     if plan.max_folds is not None:
         tested = tested[-plan.max_folds :]
@@ -95,7 +98,12 @@ def calendar_folds(
             test=sessions_between(test_from, min(test_to, newest)),
             name=_name(period, months),
         )
-        _require_sessions(fold, gap)
+        for name in ("train", "valid", "test"):
+            if not len(getattr(fold, name)):
+                raise ValueError(
+                    f"The fold of {fold.name} has no {name} session after {gap} sessions (delay + horizon + "
+                    "embargo) are left out before the next segment: use longer segments."
+                )
         folds.append(fold)
     return folds
 
@@ -110,20 +118,7 @@ def _first_whole_period(days_T: DateArray, period_T: IntArray, first: int, month
     return period if whole else period + 1
 
 
-def _require_sessions(fold: Fold, gap: int) -> None:
-    for name in ("train", "valid", "test"):
-        if not len(getattr(fold, name)):
-            raise ValueError(
-                f"The fold of {fold.name} has no {name} session after {gap} sessions (delay + horizon + "
-                "embargo) are left out before the next segment: use longer segments."
-            )
-
-
 def _name(period: int, months: int) -> str:
     start = period * months  # months since 1970-01
     year = 1970 + start // 12
     return str(year) if months == 12 else f"{year}Q{start % 12 // 3 + 1}"
-
-
-def _covered(days_T: DateArray, first: int) -> str:
-    return f"are usable from {days_T[first]} to {days_T[-1]}" if first < len(days_T) else "have no session"

@@ -17,8 +17,8 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from backtest.splits.folds import Fold, label_span, read_only
-from features.arrays import BoolArray, IntArray
+from backtest.splits.folds import Fold, label_span
+from features.arrays import BoolArray, IntArray, frozen
 from features.options import Options
 
 
@@ -101,13 +101,14 @@ def combinatorial_folds(
         validating = max(set(range(plan.groups)) - set(tested))
         test_T, valid_T = np.isin(group_T, tested), group_T == validating
         near_test_T = within(test_T, gap)
+        *others, last = (str(group + 1) for group in tested)
         folds.append(
             Fold(
                 index=k,
-                train=read_only(sessions_T[~near_test_T & ~within(valid_T, gap)]),
-                valid=read_only(sessions_T[valid_T & ~near_test_T]),
-                test=read_only(sessions_T[test_T]),
-                name=_name(tested),
+                train=frozen(sessions_T[~near_test_T & ~within(valid_T, gap)]),
+                valid=frozen(sessions_T[valid_T & ~near_test_T]),
+                test=frozen(sessions_T[test_T]),
+                name=f"groups {', '.join(others)} and {last}" if others else f"group {last}",
             )
         )
     return folds
@@ -147,10 +148,3 @@ def path_folds(folds: Sequence[Fold], n_sessions: int) -> IntArray:
         fold_PT[times_T[fold.test], fold.test] = fold.index
         times_T[fold.test] += 1
     return fold_PT
-
-
-def _name(tested: tuple[int, ...]) -> str:
-    numbers = [str(group + 1) for group in tested]
-    if len(numbers) == 1:
-        return f"group {numbers[0]}"
-    return f"groups {', '.join(numbers[:-1])} and {numbers[-1]}"

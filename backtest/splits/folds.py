@@ -17,7 +17,7 @@ from typing import Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from features.arrays import DateArray, IntArray
+from features.arrays import DateArray, IntArray, frozen
 from features.options import Options
 
 
@@ -62,13 +62,7 @@ def label_span(delay: int, horizon: int) -> int:
 
 def sessions_between(start: int, stop: int) -> IntArray:
     """Return the session indices of ``[start, stop)``, read-only."""
-    return read_only(np.arange(start, stop, dtype=np.int64))
-
-
-def read_only(sessions: IntArray) -> IntArray:
-    """Protect session indices from changes, because all models and seeds share a fold."""
-    sessions.flags.writeable = False
-    return sessions
+    return frozen(np.arange(start, stop, dtype=np.int64))
 
 
 class FoldPlan(Options):

@@ -101,11 +101,8 @@ class Program:
     periods_per_year: float = SESSIONS_PER_YEAR  # sessions in a year
 
 
-@dataclass(frozen=True, slots=True)
-class Infeasible:
-    """No weights could be found."""
-
-    reason: str  # which limits cannot be met, or how the solver failed
+class Infeasible(Exception):  # noqa: N818  # it says what the problem is
+    """No weights could be found: the message says which limits cannot be met, or how the solver failed."""
 
 
 class Optimised(Book):
@@ -176,14 +173,15 @@ class Optimised(Book):
         last_N = inputs.last_N
         notes = []
         for t in np.flatnonzero(decides_T):
-            may_N, answer = self._program(int(t), signal_TN[t], last_N, inputs)
-            best = answer if isinstance(answer, Infeasible) else best_weights(answer, self.limits)
-            if isinstance(best, Infeasible):
+            try:
+                may_N, program = self._program(int(t), signal_TN[t], last_N, inputs)
+                best_M = best_weights(program, self.limits)
+            except Infeasible as problem:
                 kept = "the last book is kept" if last_N is not None else "there is no book yet"
-                notes.append(BookNote(int(t), f"{best.reason}; {kept}"))
+                notes.append(BookNote(int(t), f"{problem}; {kept}"))
                 continue
             last_N = np.zeros(len(may_N))
-            last_N[may_N] = best
+            last_N[may_N] = best_M
             target_TN[t] = last_N
         return BookTargets(target_TN, tuple(notes))
 
@@ -191,21 +189,28 @@ class Optimised(Book):
         """Measure the last decision; see `backtest.books.book.Book.limit_uses`."""
         last_N = last_decision(inputs, target_TN)
         may_N, program = self._program(len(target_TN) - 1, eligible(self, inputs)[-1], last_N, inputs)
-        assert not isinstance(program, Infeasible), "there was a decision"
         return tuple(limit_uses(target_TN[-1, may_N], program, self.limits))
 
     def _program(
         self, t: int, signal_N: FloatArray, last_N: FloatArray | None, inputs: BookInputs
-    ) -> tuple[BoolArray, Program | Infeasible]:
-        """Return the firms that may be held, and the program of the decision at t."""
+    ) -> tuple[BoolArray, Program]:
+        """Return the firms that may be held, and the program of the decision at t, or raise `Infeasible`."""
         assert inputs.past is not None
-        window_LN = inputs.past.window(t, self.covariance_sessions)
-        may_N = ~np.isnan(signal_N) & _has_returns(window_LN, self.covariance_sessions)
+        window_LN, sessions = inputs.past.window(t, self.covariance_sessions), self.covariance_sessions
+        may_N = ~np.isnan(signal_N) & ((~np.isnan(window_LN)).sum(axis=0) >= (sessions + 1) // 2)
+        may_N[may_N] = np.nanstd(window_LN[:, may_N], axis=0) > 0
         if may_N.sum() < 2:
-            return may_N, Infeasible("fewer than 2 firms have a signal and enough past returns")
-        covariance = self._covariance(t, window_LN, may_N, inputs)
-        if covariance is None:
-            return may_N, Infeasible("the risk model knows too few sessions of factor returns")
+            raise Infeasible("fewer than 2 firms have a signal and enough past returns")
+        if self.risk_factors != "characteristics":
+            covariance = factor_covariance(window_LN[:, may_N], self.risk_factors)
+        else:
+            assert inputs.risk is not None
+            firm_M = np.flatnonzero(may_N)
+            loading_MJ, specific_M = inputs.risk.loadings(t, firm_M), inputs.risk.specific(t, firm_M)
+            if loading_MJ is None:
+                raise Infeasible("the risk model knows too few sessions of factor returns")
+            volatility_M = np.sqrt((loading_MJ**2).sum(axis=1) + specific_M)
+            covariance = FactorCovariance(loading_MJ, specific_M, volatility_M)
         return may_N, Program(
             expected_M=covariance.volatility_M * _normal_scores(signal_N[may_N]),
             covariance=covariance,
@@ -215,27 +220,6 @@ class Optimised(Book):
             forced_sales=0.0 if last_N is None else float(np.abs(last_N[~may_N]).sum()),
             periods_per_year=inputs.past.periods_per_year,
         )
-
-    def _covariance(
-        self, t: int, window_LN: FloatArray, may_N: BoolArray, inputs: BookInputs
-    ) -> FactorCovariance | None:
-        """Return the covariance of the firms that may be held; None before there is one."""
-        if self.risk_factors != "characteristics":
-            return factor_covariance(window_LN[:, may_N], self.risk_factors)
-        assert inputs.risk is not None
-        firm_M = np.flatnonzero(may_N)
-        loading_MJ, specific_M = inputs.risk.loadings(t, firm_M), inputs.risk.specific(t, firm_M)
-        if loading_MJ is None:
-            return None
-        return FactorCovariance(loading_MJ, specific_M, np.sqrt((loading_MJ**2).sum(axis=1) + specific_M))
-
-
-def _has_returns(window_LN: FloatArray, sessions: int) -> BoolArray:
-    """Whether each firm has returns on half of the sessions, and they vary."""
-    enough_N = (~np.isnan(window_LN)).sum(axis=0) >= (sessions + 1) // 2
-    out_N = np.zeros(window_LN.shape[1], dtype=np.bool_)
-    out_N[enough_N] = np.nanstd(window_LN[:, enough_N], axis=0) > 0
-    return out_N
 
 
 def _normal_scores(signal_M: FloatArray) -> FloatArray:
@@ -297,23 +281,24 @@ def limit_uses(weight_M: FloatArray, program: Program, limits: WeightLimits) -> 
         yield LimitUse("max_beta", abs(float(program.beta_M @ weight_M)), limits.max_beta, "beta")
 
 
-def best_weights(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
-    """Maximise the expected return within the limits, up to `TOLERANCE`; or say why no weights meet them."""
-    answer = _solve(program, limits)
-    if not isinstance(answer, Infeasible):
-        return answer
-    limited = program.last_M is not None and limits.max_turnover is not None
-    if limited and not isinstance(
-        _solve(program, limits.model_copy(update={"max_turnover": None})), Infeasible
-    ):
-        return Infeasible(
+def best_weights(program: Program, limits: WeightLimits) -> FloatArray:
+    """Maximise the expected return within the limits, up to `TOLERANCE`, or raise `Infeasible`."""
+    try:
+        return _solve(program, limits)
+    except Infeasible as problem:
+        if program.last_M is None or limits.max_turnover is None:
+            raise
+        try:
+            _solve(program, limits.model_copy(update={"max_turnover": None}))
+        except Infeasible:
+            raise problem from None
+        raise Infeasible(
             f"a turnover of {limits.max_turnover} is not enough to come within the other limits (sales of "
             f"firms that may no longer be held take {0.5 * program.forced_sales:.3f})"
-        )
-    return answer
+        ) from None
 
 
-def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
+def _solve(program: Program, limits: WeightLimits) -> FloatArray:
     """Solve the program by skfolio, whose import takes seconds."""
     from cvxpy.atoms.norm1 import norm1
     from skfolio import RiskMeasure
@@ -327,7 +312,14 @@ def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
             constraints.append(moved <= 2.0 * limits.max_turnover)
         return constraints
 
-    row_X, limit_X = _exposures(program, limits)
+    limited = list[tuple[FloatArray, float]]()  # exposures, and the limit of their absolute sum
+    if limits.max_sector_net is not None:
+        assert program.group_M is not None
+        sectors = np.unique(program.group_M)
+        limited += (((program.group_M == code).astype(np.float64), limits.max_sector_net) for code in sectors)
+    if limits.max_beta is not None:
+        assert program.beta_M is not None
+        limited.append((program.beta_M, limits.max_beta))
     most, year = limits.max_volatility, float(np.sqrt(program.periods_per_year))
     model = MeanRisk(
         objective_function=ObjectiveFunction.MAXIMIZE_RETURN,
@@ -339,8 +331,8 @@ def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
         budget=None,
         min_budget=limits.min_net,
         max_budget=limits.max_net,
-        left_inequality=np.stack([sign * row for row in row_X for sign in (1, -1)]) if row_X else None,
-        right_inequality=np.repeat(limit_X, 2) if row_X else None,
+        left_inequality=np.stack([sign * x_M for x_M, _ in limited for sign in (1, -1)]) if limited else None,
+        right_inequality=np.repeat([limit for _, limit in limited], 2) if limited else None,
         add_constraints=further_limits,
         save_problem=True,
     )
@@ -348,30 +340,16 @@ def _solve(program: Program, limits: WeightLimits) -> FloatArray | Infeasible:
         model.fit(np.zeros((2, len(program.expected_M))))  # not read: the prior holds all estimates
     except OptimizationError:
         status = model.problem_.status
-        return Infeasible(
-            "no weights satisfy all limits" if status == "infeasible" else f"the solver failed ({status})"
-        )
+        failed = f"the solver failed ({status})"
+        raise Infeasible("no weights satisfy all limits" if status == "infeasible" else failed) from None
     weight_M: FloatArray = np.asarray(model.weights_, dtype=np.float64)
     weight_M[np.abs(weight_M) < _ZERO] = 0.0
     excesses = {use.name: use.excess for use in limit_uses(weight_M, program, limits)}
     excesses["long_only"] = -float(weight_M.min()) if limits.long_only else 0.0
     name, excess = max(excesses.items(), key=lambda item: item[1])
     if excess > TOLERANCE:
-        return Infeasible(f"the solver's answer exceeds {name} by {excess:.2g}")
+        raise Infeasible(f"the solver's answer exceeds {name} by {excess:.2g}")
     return weight_M
-
-
-def _exposures(program: Program, limits: WeightLimits) -> tuple[list[FloatArray], list[float]]:
-    """Rows of exposures whose absolute sum is limited, and the limits."""
-    rows, limited = list[FloatArray](), list[float]()
-    if limits.max_sector_net is not None:
-        assert program.group_M is not None
-        rows += [(program.group_M == code).astype(np.float64) for code in np.unique(program.group_M)]
-        limited += [limits.max_sector_net] * len(rows)
-    if limits.max_beta is not None:
-        assert program.beta_M is not None
-        return [*rows, program.beta_M], [*limited, limits.max_beta]
-    return rows, limited
 
 
 def _known_prior(program: Program) -> object:
