@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from peerglass.attribution import Attribution, explain, explain_net
     from peerglass.measures import audit_signal, features, forecast_metrics, run_book
     from peerglass.network import PeerNetwork, peer_network
-    from peerglass.running import ingest, init, prices, run_config
-    from peerglass.runs import Run, list_runs, open_run
-    from peerglass.scoring import Model, load_model
+    from peerglass.runs import Run, ingest, init, list_runs, open_run, prices, run_config
+    from peerglass.scoring import Attribution, Model, explain, explain_net, load_model
     from peerglass.signals import Backtest, backtest, compare
     from pipelines.errors import PeerglassError
 
@@ -50,12 +48,10 @@ __all__ = [
 
 _MODULES = {
     "pipelines.errors": ("PeerglassError",),
-    "peerglass.attribution": ("Attribution", "explain", "explain_net"),
     "peerglass.measures": ("audit_signal", "features", "forecast_metrics", "run_book"),
     "peerglass.network": ("PeerNetwork", "peer_network"),
-    "peerglass.running": ("ingest", "init", "prices", "run_config"),
-    "peerglass.runs": ("Run", "list_runs", "open_run"),
-    "peerglass.scoring": ("Model", "load_model"),
+    "peerglass.runs": ("Run", "ingest", "init", "list_runs", "open_run", "prices", "run_config"),
+    "peerglass.scoring": ("Attribution", "Model", "explain", "explain_net", "load_model"),
     "peerglass.signals": ("Backtest", "backtest", "compare"),
 }
 """Module -> names of the public API that it defines."""

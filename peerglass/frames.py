@@ -64,18 +64,7 @@ def answer(rows: pl.DataFrame, like: Frame, *, index: bool = False) -> Table:
 def read_frame(frame: Frame, what: str) -> pl.DataFrame:
     """Read the rows of a frame that count: date, ticker, value; sorted, each key once, no unknown value.
 
-    Parameters
-    ----------
-    frame
-        The frame.
-    what
-        What it holds, for messages.
-
-    Raises
-    ------
-    DataError
-        If it has neither form, a row has no date or ticker, a firm appears twice on a date, a value is
-        infinite, dates are midnights of another zone in UTC, or no row counts.
+    ``what`` it holds is for messages. DataError as in `read_signals`, or if no row counts.
 
     Examples
     --------
@@ -97,18 +86,14 @@ def read_frame(frame: Frame, what: str) -> pl.DataFrame:
 def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
     """Read a frame of either form with any number of signals: date, ticker, a column per signal, cutoffs.
 
-    Parameters
-    ----------
-    frame
-        The frame.
-    what
-        What it holds, for messages.
+    Values are float64, null where there is none, and rows are sorted. ``what`` it holds is for messages.
 
     Raises
     ------
     DataError
-        If it has neither form, a row has no date or ticker, a firm appears twice on a date, a value is
-        infinite, or dates are midnights of another zone in UTC.
+        If the frame has neither form, a column is missing or of the wrong type, a row has no date, ticker or
+        cutoff, a firm appears twice on a date, a value is infinite, or dates are midnights of another zone in
+        UTC.
 
     Examples
     --------
@@ -118,11 +103,38 @@ def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
     ['date', 'ticker', 'size', 'value']
     """
     rows = _polars(frame, what)
+    cutoffs = [KNOWN_FROM] if KNOWN_FROM in rows.columns else []
     if "ticker" not in rows.columns and not rows["date"].is_duplicated().any():
-        index = ["date", *_cutoffs(rows)]
-        rows = rows.unpivot(index=index, variable_name="ticker", value_name=SIGNAL)
+        rows = rows.unpivot(index=["date", *cutoffs], variable_name="ticker", value_name=SIGNAL)
         rows = rows.drop_nulls(SIGNAL) if rows.schema[SIGNAL].is_numeric() else rows
-    return check_signals(rows, what)
+    if "ticker" not in rows.columns:
+        raise DataError(
+            f"The {what} has no column 'ticker'; it needs date, ticker and one column per signal, and has "
+            f"{', '.join(rows.columns)}."
+        )
+    names = [name for name in rows.columns if name not in (*_KEY, *cutoffs)]
+    wrong = [name for name in names if not rows.schema[name].is_numeric()]
+    if wrong or not names:
+        problem = (
+            f"a column {wrong[0]!r} of type {rows.schema[wrong[0]]}" if wrong else "no column of a signal"
+        )
+        raise DataError(f"The {what} has {problem}; signals are columns of numbers.")
+    for name in cutoffs:
+        if not rows.schema[name].is_temporal():
+            raise DataError(f"The column {name} is of type {rows.schema[name]}; convert it to dates first.")
+        if empty := rows[name].null_count():
+            cure = "give each the cutoff of the model that made it."
+            raise DataError(f"The column {name} has no date in {empty:,} rows; {cure}")
+    signals = rows.select(
+        pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
+        pl.col("ticker").cast(pl.String),
+        pl.col(names).cast(pl.Float64).fill_nan(None),
+        *(pl.col(name).dt.date() for name in cutoffs),
+    )
+    _refuse_twice(signals)
+    for name in names:
+        _refuse_infinite(signals, name, _SUBJECTS.get(what, f"The signal {name!r}"))
+    return signals.sort(_KEY)
 
 
 def signal_table(frame: Frame, what: str = "frame") -> SignalTable:
@@ -135,58 +147,6 @@ def cells(panel: Panel, session_E: IntArray, firm_E: IntArray, **columns: object
     dates_E = panel.dates_T[session_E].astype("datetime64[D]")
     named = {"date": dates_E, "ticker": np.asarray(panel.tickers_N)[firm_E], **columns}
     return pl.DataFrame(named, schema_overrides={"date": pl.Date, "ticker": pl.String})
-
-
-def check_signals(frame: pl.DataFrame, what: str = "frame") -> pl.DataFrame:
-    """Check a long frame: date, ticker and columns of numbers, as float64 with null where there is none.
-
-    A column ``known_from`` comes last.
-
-    Raises
-    ------
-    DataError
-        If a column is missing or of the wrong type, a firm appears twice on a date, a value is infinite, or a
-        row has no cutoff although there is a column of them.
-
-    Examples
-    --------
-    >>> import datetime as dt
-    >>> frame = pl.DataFrame({"date": [dt.date(2024, 1, 2)], "ticker": ["A"], "size": [1]})
-    >>> check_signals(frame).rows()
-    [(datetime.date(2024, 1, 2), 'A', 1.0)]
-    """
-    if missing := [name for name in _KEY if name not in frame.columns]:
-        raise DataError(
-            f"The {what} has no column {missing[0]!r}; it needs date, ticker and one column per signal, and "
-            f"has {', '.join(frame.columns)}."
-        )
-    cutoffs = _cutoffs(frame)
-    names = [name for name in frame.columns if name not in (*_KEY, *cutoffs)]
-    wrong = [name for name in names if not frame.schema[name].is_numeric()]
-    if wrong or not names:
-        problem = (
-            f"a column {wrong[0]!r} of type {frame.schema[wrong[0]]}" if wrong else "no column of a signal"
-        )
-        raise DataError(f"The {what} has {problem}; signals are columns of numbers.")
-    for name in ("date", *cutoffs):
-        if not frame.schema[name].is_temporal():
-            raise DataError(f"The column {name} is of type {frame.schema[name]}; convert it to dates first.")
-    signals = frame.select(
-        pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
-        pl.col("ticker").cast(pl.String),
-        pl.col(names).cast(pl.Float64).fill_nan(None),
-        *(pl.col(name).dt.date() for name in cutoffs),
-    )
-    for name in cutoffs:
-        if signals[name].null_count():
-            raise DataError(
-                f"The column {name} has no date in {signals[name].null_count():,} rows; give each the cutoff "
-                "of the model that made it."
-            )
-    _refuse_twice(signals)
-    for name in names:
-        _refuse_infinite(signals, name, _SUBJECTS.get(what, f"The signal {name!r}"))
-    return signals.sort(_KEY)
 
 
 def _refuse_twice(rows: pl.DataFrame) -> None:
@@ -206,11 +166,6 @@ def _refuse_infinite(rows: pl.DataFrame, column: str, subject: str) -> None:
             f"{subject} has an infinite value in {wrong.height:,} of {rows.height:,} rows, first of {ticker} "
             f"on {day}; use finite numbers, or null for none."
         )
-
-
-def _cutoffs(frame: pl.DataFrame) -> list[str]:
-    """The column of cutoffs, if there is one."""
-    return [name for name in frame.columns if name == KNOWN_FROM]
 
 
 def _polars(frame: Frame, what: str) -> pl.DataFrame:

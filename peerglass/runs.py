@@ -1,14 +1,23 @@
-"""Runs: open one, and read its forecasts, tables, evaluations and report."""
+"""Runs: make one from a config, open one, and read its forecasts, tables, evaluations and report."""
 
 import functools
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 
+from backtest.look_ahead.returns import session_returns
+from peerglass.frames import cells
+from pipelines import stages
+from pipelines.config.draft import write_draft
+from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
+from pipelines.dataset.market import build_market
+from pipelines.dataset.tables import input_versions, open_lake, read_market_tables
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
@@ -16,6 +25,7 @@ from pipelines.progress import Silent
 from pipelines.results.recount import RECOUNTED, recount
 from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
+from pipelines.run.fetch import ingest_config
 from pipelines.run.open import load_run_data
 from pipelines.run.record import RecordedRun, list_records
 from pipelines.run.record import open_run as open_recorded_run
@@ -170,9 +180,7 @@ class Run:
         """Return the path of the run's report, one HTML file; it is written first if there is none."""
         path = self.folder / "report.html"
         if not path.is_file():
-            from pipelines.stages import report_run
-
-            report_run(str(self.folder), self.folder.parent)
+            stages.report_run(str(self.folder), self.folder.parent)
         return path
 
     def explorer(self, model: str | None = None, out: str | Path | None = None) -> Path:
@@ -197,11 +205,8 @@ class Run:
         The page needs no server. In a notebook, show it by ``IPython.display.IFrame``. The address
         ``explorer.html#TICKER/2024-03-01`` opens a firm on a date.
         """
-        from pipelines.stages import explore_run
-
-        return explore_run(
-            str(self.trained.folder), self.folder.parent, model, None if out is None else Path(out)
-        )
+        written = None if out is None else Path(out)
+        return stages.explore_run(str(self.trained.folder), self.folder.parent, model, written)
 
     @functools.cached_property
     def data(self) -> tuple[Dataset, Lake]:
@@ -284,3 +289,159 @@ def list_runs(output: str | Path = OUTPUT) -> pl.DataFrame:
     ]
     found = pl.DataFrame(rows, dict.fromkeys(("run", "started", "folder"), pl.String), orient="row")
     return found.with_columns(pl.col("started").str.to_datetime(time_zone="UTC"))
+
+
+def _quiet(_: str) -> None:
+    """Print nothing."""
+
+
+def init(
+    prices: str | Path, config: str | Path, *, date_format: str | None = None, replace: bool = False
+) -> str:
+    """Look at a price file and write a config that runs on it, as `peerglass init` does.
+
+    Parameters
+    ----------
+    prices
+        CSV or Parquet file with one row per date and ticker and at least a close, or one column of closes per
+        ticker.
+    config
+        YAML file to write.
+    date_format
+        strptime format of the dates. None recognises it.
+    replace
+        Whether an existing config is overwritten.
+
+    Returns
+    -------
+    str
+        The text of the config.
+
+    Raises
+    ------
+    ConfigError
+        If the config exists, or the file is neither CSV nor Parquet.
+    DataError
+        If the file cannot be read, or is too short for a walk-forward.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> prices = peerglass.prices("tiny.yaml").select("date", "ticker", "close")
+    >>> prices.write_csv("prices.csv")
+    >>> text = peerglass.init("prices.csv", "drafted.yaml", replace=True)
+    >>> "kind: files" in text
+    True
+    """
+    return write_draft(Path(prices), Path(config), date_format, force=replace).text
+
+
+def ingest(
+    config: str | Path, overrides: Iterable[str] = (), *, echo: Callable[[str], None] = _quiet
+) -> None:
+    """Load the data of a config's source into its lake, as `peerglass ingest` does.
+
+    Parameters
+    ----------
+    config
+        Path of a YAML config.
+    overrides
+        ``key=value`` settings as in ``--set``.
+    echo
+        Gets the counts of rows, line by line; ``print`` shows them.
+
+    Raises
+    ------
+    ConfigError
+        If the config is invalid, or the lake belongs to another source.
+    DataError
+        If the source cannot be read.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.ingest("tiny.yaml")
+    """
+    ingest_config(load_config(Path(config), overrides), echo, Silent())
+
+
+def run_config(
+    config: str | Path, overrides: Iterable[str] = (), *, echo: Callable[[str], None] = _quiet
+) -> Run:
+    """Ingest, audit, train, backtest, explain and report, as `peerglass run` does, and open the run.
+
+    A finished run is not trained again, and an interrupted one continues.
+
+    Parameters
+    ----------
+    config, overrides
+        As in :func:`ingest`.
+    echo
+        Gets the results of the stages as text; ``print`` shows them.
+
+    Raises
+    ------
+    PeerglassError
+        As `peerglass run`; the message is one sentence.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.run_config("tiny.yaml").models  # finished before: nothing is trained again
+    ('ridge', 'lightgbm', 'temporal_peer')
+    """
+    report = stages.run_config(load_config(Path(config), overrides), echo, progress=Silent())
+    return open_run(report.parent)
+
+
+def prices(config: str | Path | Config, overrides: Iterable[str] = ()) -> pl.DataFrame:
+    """Return the prices of a config's lake, adjusted, with the universe: what a signal can be made from.
+
+    Parameters
+    ----------
+    config
+        Path of a YAML config, or a loaded one.
+    overrides
+        ``key=value`` settings as in ``--set``, for a config that is given by its path.
+
+    Returns
+    -------
+    polars.DataFrame
+        date, ticker, close (adjusted for splits and dividends), total_return (the session's simple return),
+        dollar_volume (close as quoted times volume; null without volume), group (sector or industry, as
+        ``features.group_by`` says; null if unknown) and in_universe. One row per firm and session on which it
+        has a price, sorted by ticker and date. A row dated t was known at the close of t. The total return is
+        null on a firm's first session.
+
+    Raises
+    ------
+    ConfigError
+        If the config is invalid.
+    DataError
+        If the lake is empty, or no firm is ever in the universe.
+
+    Examples
+    --------
+    >>> import peerglass
+    >>> peerglass.prices("tiny.yaml").columns[:4]
+    ['date', 'ticker', 'close', 'total_return']
+    """
+    checked = config if isinstance(config, Config) else load_config(Path(config), overrides, models=False)
+    lake = open_lake(checked, warnings.warn)
+    market = build_market(read_market_tables(lake, input_versions(lake)), checked)
+    panel = market.panel
+    return_TN = session_returns(panel.total_return_index_TN)
+    volume_TN = np.full(return_TN.shape, np.nan) if panel.volume_TN is None else panel.volume_TN
+    firm_E, session_E = np.nonzero(panel.traded_TN.T)
+    at, names = (session_E, firm_E), np.array([*panel.groups_S, None], dtype=object)  # code -1 is the last
+    found = cells(
+        panel,
+        session_E,
+        firm_E,
+        close=panel.close_TN[at],
+        total_return=return_TN[at],
+        dollar_volume=(panel.raw_close_TN * volume_TN)[at],
+        group=pl.Series(names[panel.group_TN[at]].tolist(), dtype=pl.String),
+        in_universe=market.universe_TN[at],
+    )
+    return found.with_columns(pl.col("close", "total_return", "dollar_volume").fill_nan(None))

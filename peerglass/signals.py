@@ -345,16 +345,11 @@ def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> B
 
 def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callable[[Config], MeasuredMarket]]:
     """Settings, and the function that makes their market from a lake or from a frame of prices."""
-    if isinstance(market, Config):
-        if list(overrides):
-            raise ConfigError(
-                "overrides are for a config that is given by its path; this one is loaded already."
-            )
-        return market, lambda config: lake_market(config, Silent())
-    if not is_frame(market):
-        return load_config(Path(market), overrides, models=False), lambda config: lake_market(
-            config, Silent()
-        )
+    if isinstance(market, Config) and list(overrides):
+        raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
+    if isinstance(market, Config) or not is_frame(market):
+        given = market if isinstance(market, Config) else load_config(Path(market), overrides, models=False)
+        return given, lambda config: lake_market(config, Silent())
     rows = price_rows(market).sort("ticker", "date")
     settings: dict[str, Any] = dict(_IN_MEMORY)
     for override in overrides:
@@ -363,12 +358,12 @@ def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callab
     place = str(folder / "frames")  # no such folder: it stands for the prices in the trial ledger
     settings |= {"output": str(folder), "lake": place}
     settings["source"] = {**settings["source"], "prices": place}
-    given = settings.get("backtest", {})
-    if isinstance(given, Mapping) and "books" not in given:
+    traded = settings.get("backtest", {})
+    if isinstance(traded, Mapping) and "books" not in traded:
         size = book_sizes(int(np.median(rows.drop_nulls("close").group_by("date").len()["len"].to_numpy())))
         long_short = {"kind": "quantile_long_short", "quantiles": size["quantiles"]}
         books = {"long_short": long_short, "long_only": {"kind": "top_k_long_only", "k": size["k"]}}
-        settings["backtest"] = {**given, "books": books}
+        settings["backtest"] = {**traded, "books": books}
     config = check_config(settings, origin="overrides", models=False)
     content = hashlib.sha256(rows.write_ipc(None).getvalue()).hexdigest()[:16]
 

@@ -11,7 +11,7 @@ import pytest
 
 import peerglass
 from peerglass import charts
-from peerglass.attribution import Attribution
+from peerglass.scoring import Attribution
 
 MODEL = "temporal_peer"
 
