@@ -1,13 +1,18 @@
 """A risk model by characteristics: what moves firms together, and how much each of them moves alone.
 
-Shape suffixes: T sessions, N firms, K styles, G groups, J factors (market, styles, groups), R sessions of a
-block, M some firms.
+The last part is the risk of a book by the model, and what earned its profit.
+
+Shape suffixes: T sessions, N firms, K styles, G groups, J factors (market, styles, groups), M some firms, R
+sessions of a block, or rows of a book's ledger, P some of its sessions, Q the market, the styles and all
+groups together.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from backtest.analysis.ledger import Contribution, LedgerRows, explained, factor_amounts
 from backtest.analysis.regression import long_run
 from backtest.analysis.styles import (
     MARKET,
@@ -19,6 +24,7 @@ from backtest.analysis.styles import (
     newest_universe,
     regress_returns,
     style_scores,
+    sum_by,
 )
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.panel.derived import cached
@@ -41,6 +47,8 @@ MIN_SESSIONS = 63
 MIN_GROUP = 5
 """Firms of the universe below which a group is part of `OTHER`."""
 
+GROUPS = "groups"
+"""Name of all groups together."""
 OTHER = "other groups"
 """Groups that are small, and firms without a group."""
 _BLOCK = 64  # sessions at once, so that intermediate arrays stay small
@@ -270,8 +278,7 @@ class _SpecificVariance:
         sessions_N = self.weight_N**2 / np.where(self.square_N > 0, self.square_N, 1.0)
         share_N = sessions_N / (sessions_N + PRIOR_SESSIONS)
         mean = float(of_universe_N.mean())
-        shrunk_N: FloatArray = share_N * np.nan_to_num(own_N) + (1.0 - share_N) * mean
-        return shrunk_N
+        return share_N * np.nan_to_num(own_N) + (1.0 - share_N) * mean
 
 
 def _factor_covariance(return_SJ: FloatArray) -> FloatArray | None:
@@ -282,8 +289,7 @@ def _factor_covariance(return_SJ: FloatArray) -> FloatArray | None:
     slow_JJ = newey_west(return_SJ, CORRELATION_HALF_LIFE, LAGS)
     slow_J = np.diag(slow_JJ)
     scale_J = np.sqrt(np.divide(variance_J, slow_J, out=np.zeros_like(slow_J), where=slow_J > 0))
-    covariance_JJ: FloatArray = slow_JJ * scale_J * scale_J[:, None]
-    return covariance_JJ
+    return slow_JJ * scale_J * scale_J[:, None]
 
 
 def newey_west(return_TJ: FloatArray, half_life: float, lags: int) -> FloatArray:
@@ -304,3 +310,84 @@ def newey_west(return_TJ: FloatArray, half_life: float, lags: int) -> FloatArray
     known_J = (weight_T1 * np.isfinite(return_TJ)).sum(axis=0)
     root_J = np.sqrt(np.where(known_J > 0, known_J, np.inf))
     return total_JJ / root_J / root_J[:, None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BookRisk:
+    """Exposures and predicted variances of a book at the close of some sessions, after their trades."""
+
+    names: tuple[str, ...]  # ``market``, the styles, and ``groups`` if the model has groups
+    session_P: IntArray  # sessions of the book on which the book has a value and the model a covariance
+    # weights times exposures, added up: the net weight for the market. For ``groups``, the largest absolute
+    # net weight of one.
+    exposure_PQ: FloatArray
+    part_PQ: FloatArray  # part of the variance that belongs to a factor, ``e_j (F e)_j`` with the exposures e
+    specific_P: FloatArray  # variance that is specific to the firms, ``sum_i w_i^2 D_i``
+
+    @property
+    def variance_P(self) -> FloatArray:  # noqa: N802  # a shape suffix
+        """Predicted variance of the return of the next session."""
+        total_P: FloatArray = self.part_PQ.sum(axis=1) + self.specific_P
+        return total_P
+
+
+def book_risk(rows: LedgerRows, risk: CharacteristicRisk, nav_T: FloatArray, session_P: IntArray) -> BookRisk:
+    """Measure a book at the close of some sessions, ascending; those without a covariance are left out.
+
+    Row 0 of the model is session 0 of the book. Positions of firms whose specific variance is unknown count
+    with their exposures alone.
+    """
+    known_P = np.array(
+        [nav_T[t] > 0 and risk.factor_covariance(t) is not None for t in session_P.tolist()], bool
+    )
+    session_P = session_P[known_P]
+    weight_R = rows.position_R / np.where(nav_T > 0, nav_T, np.inf)[rows.session_R]
+    exposure_PJ = _amounts(rows, weight_R, risk, len(nav_T), sessions_ago=0)[session_P]
+    variance_R = np.nan_to_num(risk.specific_TN[risk.first + rows.session_R, rows.firm_R].astype(np.float64))
+    specific_T = sum_by(rows.session_R, weight_R**2 * variance_R, len(nav_T))
+    part_PJ = np.empty_like(exposure_PJ)
+    for p, t in enumerate(session_P.tolist()):
+        covariance_JJ = risk.factor_covariance(t)
+        assert covariance_JJ is not None, "sessions without one are left out"
+        part_PJ[p] = exposure_PJ[p] * (covariance_JJ @ exposure_PJ[p])
+    names, exposure_PQ, G = risk.names, exposure_PJ, risk.n_groups
+    if G:
+        names = (*risk.names[:-G], GROUPS)
+        exposure_PQ = np.column_stack([exposure_PJ[:, :-G], np.abs(exposure_PJ[:, -G:]).max(axis=1)])
+    return BookRisk(names, session_P, exposure_PQ, _with_groups(part_PJ, G), specific_T[session_P])
+
+
+def by_risk(rows: LedgerRows, risk: CharacteristicRisk, sessions: int) -> Iterator[Contribution]:
+    """Split the profit into exposure times factor return, what is specific to the firms, and costs.
+
+    In each session factor j earns ``sum_i position_i[t-1] x_ij[t-1] f_j[t]``. The rest of the profit before
+    costs is specific: ``sum_i position_i[t-1] e_i[t]``, and what trades earn before the close. A factor whose
+    return is unknown earns 0 in that session. Row 0 of the model is session 0 of the book, which has
+    ``sessions``.
+    """
+    held_TJ = _amounts(rows, rows.before_R, risk, sessions, sessions_ago=1)
+    return_TJ = np.nan_to_num(risk.return_TJ[risk.first : risk.first + sessions])
+    earned_Q = _with_groups((held_TJ * return_TJ).sum(axis=0)[None], risk.n_groups)[0].tolist()
+    names = (*risk.names[: len(risk.names) - risk.n_groups], GROUPS)
+    return explained("risk", dict(zip(names, earned_Q, strict=False)), rows)
+
+
+def _with_groups(x_PJ: FloatArray, groups: int) -> FloatArray:
+    """Add the last columns, those of the groups, up; without groups there is nothing to add."""
+    return np.column_stack([x_PJ[:, :-groups], x_PJ[:, -groups:].sum(axis=1)]) if groups else x_PJ
+
+
+def _amounts(
+    rows: LedgerRows, amount_R: FloatArray, risk: CharacteristicRisk, sessions: int, *, sessions_ago: int
+) -> FloatArray:
+    """Sum the amounts of the rows times the exposures of their firms by session, shape (T, J).
+
+    ``sessions_ago`` is the age of the exposures: 1 takes those of the previous close.
+    """
+    columns_TJ = factor_amounts(rows, amount_R, risk.scores, sessions, risk.first, sessions_ago)
+    G = risk.n_groups
+    if not G:
+        return columns_TJ
+    known_R = np.maximum(risk.first + rows.session_R - sessions_ago, 0)
+    cell_R = rows.session_R * G + risk.group_TN[known_R, rows.firm_R]
+    return np.column_stack([columns_TJ, sum_by(cell_R, amount_R, sessions * G).reshape(sessions, G)])

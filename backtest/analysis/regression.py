@@ -48,7 +48,6 @@ class FactorRegression:
     r2: float  # share of the variance that the factors explain
     n: int  # sessions used
     lags: int  # Newey-West lags
-    mean_per_year: float  # mean return of the book on these sessions, times the periods per year
 
     @property
     def alpha(self) -> Term:
@@ -108,7 +107,7 @@ def factor_regression(
         coefficient, error = float(beta_P[p]) * unit, float(error_P[p]) * unit
         p_value = fixed_b_p_value(t, n, lags)
         terms.append(Term(name, coefficient, error, t, p_value, share, float(per_year_P[p])))
-    return FactorRegression(tuple(terms), float(share_J.sum()), n, lags, float(y_T.mean()) * periods_per_year)
+    return FactorRegression(tuple(terms), float(share_J.sum()), n, lags)
 
 
 def long_run(x_TP: FloatArray, lags: int) -> FloatArray:

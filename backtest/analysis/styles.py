@@ -113,8 +113,7 @@ def newest_universe(universe_TN: BoolArray) -> BoolArray:
     """Carry the universe over sessions without any firm: the newest one up to t, shape (T, N)."""
     any_T: BoolArray = np.logical_or.reduce(universe_TN, axis=1)
     newest_T1 = last_known_index(any_T[:, None])
-    newest_TN: BoolArray = universe_TN[np.maximum(newest_T1[:, 0], 0)] & (newest_T1 >= 0)
-    return newest_TN
+    return universe_TN[np.maximum(newest_T1[:, 0], 0)] & (newest_T1 >= 0)
 
 
 _BLOCK = 64  # sessions at once, so that intermediate arrays stay small
@@ -178,8 +177,7 @@ def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -
 
 def sum_by(key_R: IntArray, amount_R: FloatArray, count: int) -> FloatArray:
     """Sum amounts by key, shape (count,)."""
-    total: FloatArray = np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
-    return total
+    return np.bincount(key_R, weights=amount_R, minlength=count).astype(np.float64, copy=False)
 
 
 def regress_returns(

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from backtest.analysis.rolling import rolling_mean_ic
+from backtest.analysis.history import rolling_mean_ic
 from backtest.inference.means import critical_value, mean_test_lags
 from pipelines.nightly.book.account import earned
 from pipelines.nightly.book.next_book import amount

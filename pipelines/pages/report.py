@@ -16,9 +16,7 @@ import polars as pl
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from backtest.analysis.crises import crisis_returns
-from backtest.analysis.rolling import monthly_returns, rolling_window
-from backtest.analysis.trips import round_trips
+from backtest.analysis.history import crisis_returns, monthly_returns, rolling_window, round_trips
 from backtest.inference.means import LEVEL
 from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.spec import BENCHMARKS

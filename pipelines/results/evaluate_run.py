@@ -21,11 +21,10 @@ from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics, counted_sessions, exposure_before
 from backtest.accounts.variants import SparseTargets, Variant
 from backtest.analysis import ledger
-from backtest.analysis.book_risk import BookRisk, book_risk, by_risk
 from backtest.analysis.capacity import capacity
 from backtest.analysis.regression import describe_regression, factor_regression, period_returns
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
-from backtest.risk import CharacteristicRisk, characteristic_risk
+from backtest.risk import BookRisk, CharacteristicRisk, book_risk, by_risk, characteristic_risk
 from backtest.splits.folds import Fold
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray

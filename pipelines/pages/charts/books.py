@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.analysis.rolling import Z, rolling_mean_ic, rolling_risk
+from backtest.analysis.history import Z, rolling_mean_ic, rolling_risk
 from pipelines.pages import figure as fig
 
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic

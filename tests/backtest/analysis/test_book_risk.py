@@ -10,10 +10,9 @@ import polars as pl
 import pytest
 from audit_markets import market as simulated_market
 
-from backtest.analysis.book_risk import book_risk, by_risk
 from backtest.analysis.ledger import LedgerRows, ledger_rows
 from backtest.analysis.styles import earned_returns
-from backtest.risk import OTHER, CharacteristicRisk, characteristic_risk
+from backtest.risk import OTHER, CharacteristicRisk, book_risk, by_risk, characteristic_risk
 from features.arrays import FloatArray
 from pipelines.config.load import check_config
 from pipelines.dataset.market import Market, build_market

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.analysis.crises import CRISES, crisis_returns
+from backtest.analysis.history import CRISES, crisis_returns
 
 
 def make_path(first: dt.date, last: dt.date) -> pl.DataFrame:

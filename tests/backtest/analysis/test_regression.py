@@ -46,7 +46,6 @@ def test_the_regression_equals_statsmodels() -> None:
         assert term.p_value >= normal_p  # critical values for many lags are larger
     assert sum(term.variance_share for term in ours.terms[1:]) == pytest.approx(theirs.rsquared)
     assert sum(term.per_year for term in ours.terms) == pytest.approx(book_T[keep_T].mean() * 252)
-    assert ours.mean_per_year == pytest.approx(book_T[keep_T].mean() * 252)
     assert ours.alpha.per_year == ours.alpha.coefficient
 
 

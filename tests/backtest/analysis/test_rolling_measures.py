@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 import statsmodels.api as sm
 
-from backtest.analysis.rolling import monthly_returns, rolling_mean_ic, rolling_risk, rolling_window
+from backtest.analysis.history import monthly_returns, rolling_mean_ic, rolling_risk, rolling_window
 from backtest.inference.means import critical_value, mean_test, mean_test_lags
 from pipelines.pages.charts.books import rolling
 from pipelines.pages.figure import model_styles

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from backtest.analysis.trips import round_trips
+from backtest.analysis.history import round_trips
 
 DAYS = [dt.date(2024, 1, 1) + dt.timedelta(days=day) for day in range(40)]
 

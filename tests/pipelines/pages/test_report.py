@@ -28,7 +28,7 @@ from report_data import (
     make_signals,
 )
 
-from backtest.analysis.trips import round_trips
+from backtest.analysis.history import round_trips
 from backtest.look_ahead.finding import Finding, Result, conclude
 from pipelines.audit.command import Audit
 from pipelines.columns import table
