@@ -39,9 +39,9 @@ def compound(plan: Plan, tape: Tape, rates: Rates, ruined: int) -> tuple[FloatAr
             growth, paid, intraday = 1.0 + earned - charged, 0.0, 0.0
             if at_close:  # the weights drift to the close before they are traded
                 drift(growth)
-            price_N, size, owed = (
-                (tape.value_TN[t], nav * growth, 0.0) if at_close else (tape.value_TN[t - 1], nav, charged)
-            )
+                price_N, size, owed = tape.value_TN[t], nav * growth, 0.0
+            else:
+                price_N, size, owed = tape.value_TN[t - 1], nav, charged
             if decided:
                 of_decision = slice(plan.start_T1[decision], plan.start_T1[decision + 1])
                 target_K = plan.weight_K[of_decision]
@@ -141,7 +141,8 @@ def _row(x_RN: FloatArray, t: int, firm_M: Firms, absent: float) -> FloatArray:
     """Values of firms in session t, of an array with a row per session, one row, or none."""
     if not len(x_RN):
         return np.full(len(firm_M), absent)
-    return x_RN[t if len(x_RN) > 1 else 0, firm_M]
+    x_M: FloatArray = x_RN[t if len(x_RN) > 1 else 0, firm_M]
+    return x_M
 
 
 def _sum(x: FloatArray) -> float:

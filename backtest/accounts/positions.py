@@ -398,15 +398,7 @@ def _new_targets(decision: int, plan: Plan, lanes: Lanes) -> Firms:
 @compiled
 def _listed(lanes: Lanes) -> Firms:
     """Return the firms that are held, ordered or targeted, ascending."""
-    n = 0
-    for i in range(len(lanes.listed_N)):
-        n += lanes.listed_N[i]
-    firms: Firms = np.empty(n, dtype=np.int64)
-    n = 0
-    for i in range(len(lanes.listed_N)):
-        if lanes.listed_N[i]:
-            firms[n] = i
-            n += 1
+    firms: Firms = np.flatnonzero(lanes.listed_N)
     return firms
 
 

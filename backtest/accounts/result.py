@@ -72,14 +72,12 @@ class BookResult:
     @property
     def nav_net_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
         """NAV after costs, compounded from the returns. The capital before session 0 is 1."""
-        nav_T: FloatArray = np.cumprod(1.0 + self.return_net_T, dtype=np.float64)
-        return nav_T
+        return np.cumprod(1.0 + self.return_net_T, dtype=np.float64)
 
     @property
     def nav_gross_T(self) -> FloatArray:  # noqa: N802  # a shape suffix
         """``cumprod(1 + return_gross)``, not below 0."""
-        nav_T: FloatArray = np.cumprod(np.maximum(1.0 + self.return_gross_T, 0.0), dtype=np.float64)
-        return nav_T
+        return np.cumprod(np.maximum(1.0 + self.return_gross_T, 0.0), dtype=np.float64)
 
     @property
     def net_exposure_T(self) -> FloatArray:  # noqa: N802  # a shape suffix

@@ -108,12 +108,24 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
         from backtest.risk import characteristic_risk  # imports the feature library
 
         risk = characteristic_risk(panel).since(held.start)
+
+    def volatility() -> FloatArray:
+        window, half = VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2
+        return as_known(panel, lambda known: rolling_std(daily_return(known), window, half))
+
+    beta_TN = volatility_TN = None
+    if "beta" in book.needs:
+        from features.library.characteristics.market import market_regression  # imports the feature library
+
+        beta_TN = market_regression(panel, BETA_SESSIONS)[0][held]
+    if "volatility" in book.needs:
+        volatility_TN = cached(panel, (book_targets, "volatility"), volatility)[held]
     return BookInputs(
         signal_TN[held],
         schedule,
         group_TN=panel.group_TN[held] if "groups" in book.needs else None,
-        beta_TN=_beta(panel)[held] if "beta" in book.needs else None,
-        volatility_TN=_volatility(panel)[held] if "volatility" in book.needs else None,
+        beta_TN=beta_TN,
+        volatility_TN=volatility_TN,
         past=past,
         risk=risk,
         last_N=last_N,
@@ -134,24 +146,6 @@ def book_schedule(book: Book, dates_T: DateArray, held: slice, following: dt.dat
     after = None if following is None else np.datetime64(following)
     whole = calendar(dates_T, book.rebalance_on, book.rebalance_every, after)
     return Schedule(whole.turn_T[held], whole.every)
-
-
-def _beta(panel: Panel) -> FloatArray:
-    from features.library.characteristics.market import market_regression  # imports the feature library
-
-    return market_regression(panel, BETA_SESSIONS)[0]
-
-
-def _volatility(panel: Panel) -> FloatArray:
-    def compute() -> FloatArray:
-        return as_known(
-            panel,
-            lambda known: rolling_std(
-                daily_return(known), VOLATILITY_SESSIONS, (VOLATILITY_SESSIONS + 1) // 2
-            ),
-        )
-
-    return cached(panel, (book_targets, "volatility"), compute)
 
 
 def funded(target_N: FloatArray, absent: float) -> FloatArray:

@@ -217,8 +217,7 @@ def _demeaned(x_M: FloatArray, group_M: IntArray | None) -> FloatArray:
         centred_M: FloatArray = x_M - x_M.mean()
         return centred_M
     total_S, count_S = np.bincount(group_M, weights=x_M), np.bincount(group_M)
-    demeaned_M: FloatArray = x_M - (total_S / np.maximum(count_S, 1))[group_M]
-    return demeaned_M
+    return x_M - (total_S / np.maximum(count_S, 1))[group_M]
 
 
 def average_held(weight_DN: FloatArray, session_D: IntArray, holding: int) -> FloatArray:

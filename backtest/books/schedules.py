@@ -136,9 +136,7 @@ def periods(dates_T: DateArray, turn: Turn) -> IntArray:
     weekdays = get_args(Weekday)
     if turn in weekdays or turn == "week_end":
         first = weekdays.index(turn) if turn in weekdays else 0
-        week_T: IntArray = (number_T + 3 - first) // 7  # day 0, 1970-01-01, was a Thursday
-        return week_T
+        return (number_T + 3 - first) // 7  # day 0, 1970-01-01, was a Thursday
     month_T = day_T.astype("datetime64[M]").astype(np.int64)
     months = {"month": 1, "quarter": 3, "year": 12}[turn.partition("_")[0]]
-    period_T: IntArray = month_T // months
-    return period_T
+    return month_T // months

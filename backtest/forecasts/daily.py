@@ -193,18 +193,9 @@ def daily_metrics(
         measure_pairs(forecast.rows(rows), label.rows(rows), (hits, top), quantile_TQ[rows], out_TM[rows])
 
     for_each(work, date_blocks(T, N))
-    series = [np.ascontiguousarray(out_TM[:, m]) for m in range(8)]
-    return DailyMetrics(
-        pairs_T=series[0].astype(np.int64),
-        tied_T=series[1].astype(np.int64),
-        ic_T=series[2],
-        rank_ic_T=series[3],
-        hits_T=series[4],
-        top_T=series[5],
-        squared_error_T=series[6],
-        squared_label_T=series[7],
-        quantile_TQ=quantile_TQ,
-    )
+    pairs_T, tied_T, ic_T, rank_ic_T, hits_T, top_T, error_T, label_T = out_TM.T.copy()
+    counts = (pairs_T.astype(np.int64), tied_T.astype(np.int64))
+    return DailyMetrics(*counts, ic_T, rank_ic_T, hits_T, top_T, error_T, label_T, quantile_TQ)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -257,13 +248,13 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
 
     def work(rows: slice) -> None:
         for k, lag in enumerate(lags):
-            now_R = np.arange(max(rows.start, lag), rows.stop)
-            then_R = now_R - lag
-            out_KMT[k, 0, now_R] = _correlation(rank_TN[now_R], rank_TN[then_R])
+            start = max(rows.start, lag)
+            now, then = (slice(start - back, max(rows.stop, start) - back) for back in (0, lag))
+            out_KMT[k, 0, now] = _correlation(rank_TN[now], rank_TN[then])
             for m, size_T, share_TN in ((1, bottom_T, bottom_TN), (2, top_T, top_TN)):
-                new_R = np.maximum(share_TN[now_R] - share_TN[then_R], 0.0).sum(axis=1)
-                known_R = (size_T[now_R] > 0) & (size_T[then_R] > 0)
-                out_KMT[k, m, now_R] = np.where(known_R, new_R / np.maximum(size_T[now_R], 1), np.nan)
+                new_R = np.maximum(share_TN[now] - share_TN[then], 0.0).sum(axis=1)
+                known_R = (size_T[now] > 0) & (size_T[then] > 0)
+                out_KMT[k, m, now] = np.where(known_R, new_R / np.maximum(size_T[now], 1), np.nan)
 
     for_each(work, date_blocks(T, N))
     return {lag: Persistence(*out_KMT[k, :, lag:].copy()) for k, lag in enumerate(lags)}
@@ -275,7 +266,8 @@ def _correlation(a_RN: FloatArray, b_RN: FloatArray) -> FloatArray:
     a_RN, b_RN, n_R = np.where(both_RN, a_RN, 0.0), np.where(both_RN, b_RN, 0.0), both_RN.sum(axis=1)
 
     def moment(x_RN: FloatArray, y_RN: FloatArray) -> FloatArray:
-        return n_R * (x_RN * y_RN).sum(axis=1) - x_RN.sum(axis=1) * y_RN.sum(axis=1)
+        moment_R: FloatArray = n_R * (x_RN * y_RN).sum(axis=1) - x_RN.sum(axis=1) * y_RN.sum(axis=1)
+        return moment_R
 
     size_R = np.sqrt(moment(a_RN, a_RN)) * np.sqrt(moment(b_RN, b_RN))
     known_R = (n_R >= 3) & (size_R > 0)

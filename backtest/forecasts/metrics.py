@@ -18,7 +18,7 @@ import numpy as np
 from backtest.accounts.performance import ratio
 from backtest.forecasts.daily import DailyMetrics, SortedPanel, daily_metrics
 from backtest.inference.means import newey_west_lags, newey_west_t
-from features.arrays import AnyFloatArray, BoolArray, FloatArray
+from features.arrays import AnyFloatArray, FloatArray
 from features.information_coefficient import MIN_FIRMS, mean_known
 from features.panel.periods import SESSIONS_PER_YEAR
 
@@ -96,7 +96,8 @@ def forecast_metrics(
     >>> round(found.ic, 2), round(found.ic_t, 1)
     (0.1, 11.8)
     """
-    forecast, label = sorted_panel("forecast", forecast), sorted_panel("label", label)
+    forecast = forecast if isinstance(forecast, SortedPanel) else SortedPanel("forecast", forecast)
+    label = label if isinstance(label, SortedPanel) else SortedPanel("label", label)
     daily = daily_metrics(forecast, label, quantiles=_QUANTILES, hits=10, top=5)
     n_pairs = int(daily.pairs_T.sum())
     if not n_pairs:
@@ -105,10 +106,12 @@ def forecast_metrics(
     n_dates = int(known_T.sum())
     lags = max(horizon - 1, newey_west_lags(n_dates))
     quantile_Q = mean_quantiles(daily)
+    lowest_T = np.fmin.reduce(label.x_TN, axis=1, initial=np.inf)
+    varies_T = np.fmax.reduce(label.x_TN, axis=1, initial=-np.inf) > lowest_T
     return ForecastMetrics(
         n_dates=n_dates,
         n_pairs=n_pairs,
-        coverage_dates=ratio(n_dates, int(_can_have_ic(label).sum())),
+        coverage_dates=ratio(n_dates, int((varies_T & (label.count_T >= MIN_FIRMS)).sum())),
         coverage_firms=ratio(int(daily.pairs_T[known_T].sum()), int(label.count_T[known_T].sum())),
         tied=int(daily.tied_T.sum()) / n_pairs,
         ic=mean_known(daily.ic_T),
@@ -126,11 +129,6 @@ def forecast_metrics(
         ic_T=daily.ic_T,
         rank_ic_T=daily.rank_ic_T,
     )
-
-
-def sorted_panel(name: str, x: AnyFloatArray | SortedPanel) -> SortedPanel:
-    """Sort a panel unless it is sorted; the name is for error messages."""
-    return x if isinstance(x, SortedPanel) else SortedPanel(name, x)
 
 
 def icir(ic_T: FloatArray) -> float:
@@ -203,16 +201,3 @@ def r2_oos(forecast_TN: AnyFloatArray, label_TN: AnyFloatArray) -> float:
 
 def _r2(daily: DailyMetrics) -> float:
     return 1.0 - ratio(float(daily.squared_error_T.sum()), float(daily.squared_label_T.sum()))
-
-
-def _can_have_ic(label: SortedPanel) -> BoolArray:
-    """Flag the dates on which a complete forecast would have an IC. Shape (T,)."""
-    if not label.x_TN.size:
-        return np.zeros(len(label.x_TN), dtype=np.bool_)
-    ends_T2 = np.column_stack([np.zeros_like(label.count_T), np.maximum(label.count_T - 1, 0)])
-    column_T2 = np.take_along_axis(label.order_TN, ends_T2, axis=1)
-    known_T = label.count_T >= MIN_FIRMS
-    column_T2[~known_T] = 0  # entries beyond the count mean nothing
-    value_T2 = np.take_along_axis(label.x_TN, column_T2, axis=1)
-    can_T: BoolArray = known_T & (value_T2[:, 0] < value_T2[:, 1])
-    return can_T

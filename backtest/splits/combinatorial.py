@@ -119,8 +119,7 @@ def within(chosen_T: BoolArray, gap: int) -> BoolArray:
     count_T = np.concatenate([[0], np.cumsum(chosen_T)])
     at_T = np.arange(len(chosen_T))
     before_T, after_T = np.maximum(at_T - gap, 0), np.minimum(at_T + gap + 1, len(chosen_T))
-    near_T: BoolArray = count_T[after_T] > count_T[before_T]
-    return near_T
+    return count_T[after_T] > count_T[before_T]
 
 
 def path_folds(folds: Sequence[Fold], n_sessions: int) -> IntArray:

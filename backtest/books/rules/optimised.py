@@ -83,8 +83,7 @@ class FactorCovariance(NamedTuple):
     @property
     def matrix(self) -> FloatArray:
         """The covariance, shape (M, M)."""
-        covariance_MM: FloatArray = self.loading_MK @ self.loading_MK.T + np.diag(self.specific_M)
-        return covariance_MM
+        return self.loading_MK @ self.loading_MK.T + np.diag(self.specific_M)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -111,5 +111,4 @@ def _taken(place_M: IntArray, offer_M: FloatArray, units: float) -> FloatArray:
     offer_P = np.bincount(place_M, weights=offer_M)
     left_P = units - np.concatenate([[0.0], np.cumsum(offer_P)[:-1]])
     share_P = np.divide(left_P, offer_P, out=np.zeros_like(offer_P), where=offer_P > 0)
-    taken_M: FloatArray = np.clip(share_P, 0.0, 1.0)[place_M] * offer_M
-    return taken_M
+    return np.clip(share_P, 0.0, 1.0)[place_M] * offer_M

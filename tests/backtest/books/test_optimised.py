@@ -133,7 +133,7 @@ def test_without_a_limit_on_risk_it_is_a_linear_program() -> None:
     )
     answer = linprog(-given_program.expected_M, A_eq=np.ones((1, 10)), b_eq=[1.0], bounds=(0, 0.15))
     weight_N = best_weights(given_program, limits)
-    np.testing.assert_allclose(weight_N, answer.x, atol=1e-6)
+    np.testing.assert_allclose(weight_N, answer.x, atol=1e-6)  # type: ignore[arg-type]  # its stubs allow None
 
 
 def test_expected_returns_are_volatility_times_normal_score() -> None:
