@@ -142,16 +142,14 @@ class FrameBook:
 
     def _repr_html_(self) -> str:
         found = self.metrics
-        kinds = {
-            "annual_return_net": PERCENT,
-            "annual_volatility_net": PERCENT,
-            "sharpe_net": RATIO,
-            "max_drawdown_net": PERCENT,
-            "turnover": PERCENT,
+        shown = {
+            "return net, % a year": PERCENT.text(found.annual_return_net),
+            "volatility, %": PERCENT.text(found.annual_volatility_net),
+            "Sharpe net": RATIO.text(found.sharpe_net),
+            "drawdown, %": PERCENT.text(found.max_drawdown_net),
+            "turnover, %": PERCENT.text(found.turnover),
         }
-        titles = ("return net, % a year", "volatility, %", "Sharpe net", "drawdown, %", "turnover, %")
-        cell = [kind.text(getattr(found, name)) for name, kind in kinds.items()]
-        return page_table("A book of a frame, after costs", titles, [cell])
+        return page_table("A book of a frame, after costs", list(shown), [list(shown.values())])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
