@@ -23,23 +23,8 @@ from pipelines.errors import ConfigError
 from pipelines.evaluate_file import write_signal_report
 from pipelines.format import IC, RATIO, number
 from pipelines.progress import Silent
-from pipelines.results.evaluate_signals import (
-    MeasuredMarket,
-    PreparedSignals,
-    failed,
-    lake_market,
-    measure_signals,
-    prepare_signals,
-)
+from pipelines.results import evaluate_signals, run_comparison
 from pipelines.results.recount import recount
-from pipelines.results.run_comparison import (
-    ComparedModel,
-    Comparison,
-    candidate,
-    describe_candidates,
-    open_candidate,
-)
-from pipelines.results.run_comparison import compare as compare_candidates
 from pipelines.results.sweeps import axes_of
 from pipelines.run.evaluations import StoredEvaluation
 from pipelines.run.locks import Locks
@@ -93,7 +78,7 @@ class Backtest:
     """
 
     config: Config
-    prepared: PreparedSignals
+    prepared: evaluate_signals.PreparedSignals
     evaluation: StoredEvaluation
     like: Frame
 
@@ -103,7 +88,7 @@ class Backtest:
     def _repr_html_(self) -> str:
         ladder = self.polars["ladder"].filter(delay=self.config.label.delay)
         deflated = dict(self.polars["significance"].select("model", "deflated_sharpe").reverse().iter_rows())
-        bad, book = failed(self.polars["guard"]), next(iter(self.config.backtest.books))
+        bad, book = evaluate_signals.failed(self.polars["guard"]), next(iter(self.config.backtest.books))
         cells = [
             (
                 row["model"],
@@ -338,18 +323,20 @@ def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> B
     table = signal_table(signals)
     config, market_of = _market_of(market, overrides)
     with _locks() as locks:
-        prepared = prepare_signals(table, config, market_of, locks)
-        evaluation = measure_signals(prepared, Silent())
+        prepared = evaluate_signals.prepare_signals(table, config, market_of, locks)
+        evaluation = evaluate_signals.measure_signals(prepared, Silent())
     return Backtest(prepared.measured.config, prepared, evaluation, signals)
 
 
-def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callable[[Config], MeasuredMarket]]:
+def _market_of(
+    market: Market, overrides: Iterable[str]
+) -> tuple[Config, Callable[[Config], evaluate_signals.MeasuredMarket]]:
     """Settings, and the function that makes their market from a lake or from a frame of prices."""
     if isinstance(market, Config) and list(overrides):
         raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
     if isinstance(market, Config) or not is_frame(market):
         given = market if isinstance(market, Config) else load_config(Path(market), overrides, models=False)
-        return given, lambda config: lake_market(config, Silent())
+        return given, lambda config: evaluate_signals.lake_market(config, Silent())
     rows = price_rows(market).sort("ticker", "date")
     settings: dict[str, Any] = dict(_IN_MEMORY)
     for override in overrides:
@@ -367,8 +354,8 @@ def _market_of(market: Market, overrides: Iterable[str]) -> tuple[Config, Callab
     config = check_config(settings, origin="overrides", models=False)
     content = hashlib.sha256(rows.write_ipc(None).getvalue()).hexdigest()[:16]
 
-    def of_frame(config: Config) -> MeasuredMarket:
-        return MeasuredMarket(
+    def of_frame(config: Config) -> evaluate_signals.MeasuredMarket:
+        return evaluate_signals.MeasuredMarket(
             market=build_market({"prices": rows}, config),
             place="a frame of prices",
             tables={"prices": (0, rows.height)},
@@ -403,10 +390,10 @@ class SignalComparison:
     figures: Table
     tests: Table
     differences: Mapping[str, tuple[str, ...]]
-    found: Comparison
+    found: run_comparison.Comparison
 
     def __repr__(self) -> str:
-        return describe_candidates(self.found)
+        return run_comparison.describe_candidates(self.found)
 
     def _repr_html_(self) -> str:
         tests = {row["name"]: row for row in self.found.tests.iter_rows(named=True)}
@@ -465,20 +452,23 @@ def compare(
     measured = [  # all of them first, because every trial counts against all
         backtest(one, market, settings) if market is not None and is_frame(one) else one for one in candidates
     ]
-    opened: list[ComparedModel] = []
+    opened: list[run_comparison.ComparedModel] = []
     for one in measured:
         if isinstance(one, Backtest):
             owner = one.prepared.measured
-            opened += (replace(candidate(owner, one.evaluation, name), name=name) for name in one.signals)
+            opened += (
+                replace(run_comparison.candidate(owner, one.evaluation, name), name=name)
+                for name in one.signals
+            )
         elif isinstance(one, Run):
-            opened.append(open_candidate(str(one.folder), one.folder.parent))
+            opened.append(run_comparison.open_candidate(str(one.folder), one.folder.parent))
         else:
-            opened.append(open_candidate(str(one), OUTPUT))
+            opened.append(run_comparison.open_candidate(str(one), OUTPUT))
     like = next((one.like for one in measured if isinstance(one, Backtest)), pl.DataFrame())
     names = [one.name for one in opened]
     opened = [
         replace(one, name=f"{one.name} ({place})") if names.count(one.name) > 1 else one
         for place, one in enumerate(opened, start=1)
     ]
-    found = compare_candidates(opened)
+    found = run_comparison.compare(opened)
     return SignalComparison(answer(found.figures, like), answer(found.tests, like), found.differences, found)

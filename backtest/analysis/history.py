@@ -40,16 +40,11 @@ def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEA
     nav_T = book["nav_net"].cast(pl.Float64).fill_nan(None).to_numpy()
     return_T = nav_T / np.concatenate([[1.0], nav_T[:-1]]) - 1.0
     excess_T = book["excess_net"].cast(pl.Float64).to_numpy() if "excess_net" in book.columns else return_T
-    if len(return_T) < window:
-        return pl.DataFrame(
-            schema={"date": pl.Date}
-            | dict.fromkeys(("sharpe", "sharpe_error", "volatility", "volatility_error"), pl.Float64)
-        )
     with np.errstate(divide="ignore", invalid="ignore"):
-        mean_K, std_K, skew_K, kurt_K = _moments(sliding_window_view(excess_T, window))
+        mean_K, std_K, skew_K, kurt_K = _moments(_windows(excess_T, window))
         ratio_K = np.where(std_K > 0, mean_K / std_K, np.nan)
         variance_K = 1.0 - skew_K * ratio_K + 0.25 * (kurt_K - 1.0) * ratio_K**2
-        _, risk_K, _, tail_K = _moments(sliding_window_view(return_T, window))
+        _, risk_K, _, tail_K = _moments(_windows(return_T, window))
         return pl.DataFrame(
             {
                 "date": book["date"][window - 1 :],
@@ -69,9 +64,7 @@ def rolling_mean_ic(series: pl.DataFrame, window: int, lags: int) -> pl.DataFram
     estimate with Bartlett weights: one less than the number of dates whose labels overlap.
     """
     ic_T = series["rank_ic"].cast(pl.Float64).fill_nan(None).to_numpy()
-    if len(ic_T) < window:
-        return pl.DataFrame(schema={"date": pl.Date, "rank_ic": pl.Float64, "error": pl.Float64})
-    ic_KW = sliding_window_view(ic_T, window)
+    ic_KW = _windows(ic_T, window)
     known_KW = np.isfinite(ic_KW)
     count_K = known_KW.sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -248,6 +241,11 @@ def round_trips(positions: pl.DataFrame) -> pl.DataFrame:
     names = ("ticker", "side", "entry", "exit", "sessions", "weight", "gross", "cost")
     trips = opened.join(earned, on="trip").sort("trip").select(names)
     return trips.with_columns(net=pl.col("gross") - pl.col("cost"))
+
+
+def _windows(x_T: FloatArray, window: int) -> FloatArray:
+    """Every window of a series, shape (K, W); none if the series is shorter."""
+    return sliding_window_view(x_T, window) if len(x_T) >= window else np.empty((0, window))
 
 
 def _moments(x_KW: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
+from backtest.accounts.result import over
 from backtest.analysis.styles import FactorReturns, StyleScores, sum_by
 from features.arrays import FloatArray, IntArray
 
@@ -62,7 +63,7 @@ def style_exposures(rows: LedgerRows, scores: StyleScores, nav_T: FloatArray) ->
 
     0 in sessions without a NAV.
     """
-    return _over_nav(factor_amounts(rows, rows.position_R, scores, len(nav_T))[:, 1:], nav_T)
+    return over(factor_amounts(rows, rows.position_R, scores, len(nav_T))[:, 1:], nav_T[:, None])
 
 
 def factor_amounts(  # noqa: PLR0917  # what is summed, and where its scores lie
@@ -91,14 +92,7 @@ def sector_exposures(rows: LedgerRows, group_TN: IntArray, n_groups: int, nav_T:
     T, S = len(nav_T), n_groups + 1
     code_R = group_TN[rows.session_R, rows.firm_R].astype(np.intp) + 1
     total_TS = sum_by(rows.session_R.astype(np.intp) * S + code_R, rows.position_R, T * S).reshape(T, S)
-    return _over_nav(total_TS, nav_T)
-
-
-def _over_nav(amount_TX: FloatArray, nav_T: FloatArray) -> FloatArray:
-    """Divide amounts by NAV, session by session; 0 where NAV is 0."""
-    out_TX = np.zeros_like(amount_TX)
-    np.divide(amount_TX, nav_T[:, None], out=out_TX, where=nav_T[:, None] > 0)
-    return out_TX
+    return over(total_TS, nav_T[:, None])
 
 
 UNKNOWN_SECTOR = "unknown"

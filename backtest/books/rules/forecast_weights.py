@@ -3,7 +3,7 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -30,6 +30,7 @@ class ForecastWeights(LongShortBook):
     array([[ 1.        , -0.33333333, -0.66666667,  0.        ]])
     """
 
+    needed: ClassVar[int] = 2  # one for each side
     kind: Literal["forecast_weights"] = "forecast_weights"
     """Selects this kind of book."""
     gross: float = Field(default=2.0, gt=0)
@@ -49,11 +50,6 @@ class ForecastWeights(LongShortBook):
     def long_only(self) -> bool:
         """Whether the book holds no short positions."""
         return self.side == "long"
-
-    @property
-    def needed(self) -> int:
-        """Number of eligible firms that a decision needs: one for each side."""
-        return 2
 
     def select(self, signal_DN: FloatArray) -> FloatArray:
         """Return the centred signals, scaled to the gross exposure; 0 for other firms."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -130,6 +130,7 @@ class Optimised(Book):
     True
     """
 
+    continues: ClassVar[bool] = True  # by its turnover
     kind: Literal["optimised"] = "optimised"
     """Selects this kind of book."""
     rebalance_every: int = Field(default=5, ge=1)
@@ -147,11 +148,6 @@ class Optimised(Book):
     def long_only(self) -> bool:
         """Whether the limits allow no short positions."""
         return self.limits.long_only
-
-    @property
-    def continues(self) -> bool:
-        """Whether a decision depends on the one before it: yes, by its turnover."""
-        return True
 
     @property
     def needs(self) -> frozenset[Need]:

@@ -3,7 +3,7 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -29,15 +29,11 @@ class RankWeighted(LongShortBook):
     array([[ 1., -1.,  0.]])
     """
 
+    needed: ClassVar[int] = 2  # one for each side
     kind: Literal["rank_weighted"] = "rank_weighted"
     """Selects this kind of book."""
     gross: float = Field(default=2.0, gt=0)
     """Gross exposure; 2 is +1 long and -1 short."""
-
-    @property
-    def needed(self) -> int:
-        """Number of eligible firms that a decision needs: one for each side."""
-        return 2
 
     def select(self, signal_DN: FloatArray) -> FloatArray:
         """Return the centred ranks, scaled to the gross exposure; 0 for other firms."""

@@ -3,7 +3,7 @@
 Shape suffixes: N firms, D decisions, M firms with a signal, P places in the order of the signals.
 """
 
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -45,6 +45,8 @@ class TopKDrop(Book):
            [0. , 0.5, 0. , 0.5]])
     """
 
+    continues: ClassVar[bool] = True
+    long_only: ClassVar[bool] = True
     kind: Literal["top_k_drop"] = "top_k_drop"
     """Selects this kind of book."""
     k: int = Field(default=50, ge=1)
@@ -57,16 +59,6 @@ class TopKDrop(Book):
         if self.n_drop > self.k:
             raise ValueError(f"n_drop is {self.n_drop}; it must be from 1 to k ({self.k}).")
         return self
-
-    @property
-    def long_only(self) -> bool:
-        """Whether the book holds no short positions: yes."""
-        return True
-
-    @property
-    def continues(self) -> bool:
-        """Whether a decision depends on the one before it: yes."""
-        return True
 
     def targets(self, inputs: BookInputs) -> BookTargets:
         """Decide the target weights; see `backtest.books.book.Book.targets`."""

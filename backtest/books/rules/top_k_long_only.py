@@ -3,7 +3,7 @@
 Shape suffixes: N firms, D decisions.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -25,15 +25,11 @@ class TopKLongOnly(RankedBook):
     array([[0.5, 0. , 0.5]])
     """
 
+    long_only: ClassVar[bool] = True
     kind: Literal["top_k_long_only"] = "top_k_long_only"
     """Selects this kind of book."""
     k: int = Field(default=20, ge=1)
     """Number of positions."""
-
-    @property
-    def long_only(self) -> bool:
-        """Whether the book holds no short positions: yes."""
-        return True
 
     @property
     def needed(self) -> int:
