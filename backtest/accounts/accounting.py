@@ -67,7 +67,7 @@ import polars as pl
 from backtest.accounts.execution import AT_CLOSE, Execution
 from backtest.accounts.market import TRADABLE, BookMarket, prepare_market
 from backtest.accounts.result import BookResult, lane_result, ledger_frame, over
-from backtest.accounts.variants import SparseTargets, Variant, empty_books, kernel_inputs, lanes_with_cash
+from backtest.accounts.variants import SparseTargets, Variant, kernel_call
 from backtest.costs import CostModel
 from features.arithmetic.parallel import n_threads
 from features.arrays import BoolArray, FloatArray, frozen
@@ -159,9 +159,8 @@ def account_book(
         raise ValueError(msg)
     variant = Variant(SparseTargets.from_targets(target_TN), costs, delay, execution)
     variant.require(market)
-    inputs = kernel_inputs([variant], market)
-    books = empty_books(market.n_sessions, 1)
-    rows_LC = run_lanes(*inputs, lanes_with_cash(*inputs), books, keep_ledger)
+    inputs, lanes, books = kernel_call([variant], market)
+    rows_LC = run_lanes(*inputs, lanes, books, keep_ledger)
     returns = compound(*inputs, int(books.ruined_V[0]))
     return lane_result(
         books, 0, *returns, costs.periods_per_year, ledger_frame(rows_LC) if keep_ledger else None
@@ -200,8 +199,8 @@ def run_books(variants: Sequence[Variant], market: BookMarket) -> list[BookResul
         from backtest.accounts.positions import run_lanes
 
         chosen = [variants[at] for at in at_V]
-        books, inputs = empty_books(market.n_sessions, len(at_V)), kernel_inputs(chosen, market)
-        run_lanes(*inputs, lanes_with_cash(*inputs), books, False)
+        inputs, lanes, books = kernel_call(chosen, market)
+        run_lanes(*inputs, lanes, books, False)
         start_TV = np.vstack([np.ones(len(at_V)), books.nav_TV[:-1]])
         profit_TV = books.before_TV + books.borrow_TV + books.financing_TV - start_TV
         if chosen[0].execution.price_over_close_TN is not None:
@@ -304,9 +303,7 @@ def roll_forward(
     market = BookMarket(market.value_TN, frozen(state_TN))
     variant = Variant(SparseTargets.from_targets(target_TN), costs, 1, execution)
     variant.require(market)
-    plan, tape, rates = kernel_inputs([variant], market)
-    inputs = (plan if cut_T is None else plan._replace(cut_T=frozen(cut_T)), tape, rates)
-    lanes = lanes_with_cash(*inputs)
+    inputs, lanes, books = kernel_call([variant], market, cut_T)
     held_N = price_N > 0
     np.divide(account.value_N, price_N, out=lanes.units_NV[:, 0], where=held_N)
     lanes.listed_N[:] = account.value_N != 0
@@ -317,7 +314,6 @@ def roll_forward(
     lanes.goal_1[0] = float(long_only) if account.goal is None else account.goal
     lanes.cash_V[0], lanes.nav_V[0] = account.cash, account.nav
     lanes.last_N[:] = account.value_N
-    books = empty_books(market.n_sessions, 1)
     ledger = ledger_frame(run_lanes(*inputs, lanes, books, True)).filter(pl.col("session") > 0)
     value_N = market.value_TN[-1]
     open_N = lanes.left_NV[:, 0] * value_N if len(lanes.left_NV) else np.zeros_like(value_N)

@@ -135,9 +135,14 @@ class Variant:
         return (id(self.decisions), self.delay, self.execution.carries, *map(id, self.arrays.values()))
 
 
-def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan, Tape, Rates]:
-    """Build the arguments of the kernel, `run_lanes`, for variants with the same key."""
-    from backtest.accounts.positions import Plan, Rates, Tape
+def kernel_call(
+    variants: Sequence[Variant], market: BookMarket, cut_T: FloatArray | None = None
+) -> tuple[tuple[Plan, Tape, Rates], Lanes, LaneAccounts]:
+    """Build the arguments of `run_lanes` for variants with the same key: its inputs, lanes of cash, accounts.
+
+    ``cut_T`` is what the purchases of each decision were cut by before; None: nothing.
+    """
+    from backtest.accounts.positions import LaneAccounts, Lanes, Plan, Rates, Tape
 
     first = variants[0]
     tape = Tape(frozen(market.value_TN), frozen(market.state_TN), *map(_cells, first.arrays.values()))
@@ -153,31 +158,19 @@ def kernel_inputs(variants: Sequence[Variant], market: BookMarket) -> tuple[Plan
         limit_V=_lanes(one.fraction / one.capital if one else 1.0 for one in caps),
         minimum_V=_lanes(one.commission_minimum for one in costs),
     )
-    decisions = first.decisions
+    decisions, (T, N), V = first.decisions, market.value_TN.shape, len(variants)
     weights = (decisions.decided_T, decisions.start_T1, decisions.firm_K, decisions.weight_K)
-    uncut_T = frozen(np.zeros(len(decisions.decided_T)))
-    return Plan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=uncut_T), tape, rates
-
-
-def lanes_with_cash(plan: Plan, tape: Tape, rates: Rates) -> Lanes:
-    """Allocate the state of lanes that hold cash only."""
-    from backtest.accounts.positions import Lanes
-
-    V, N = len(rates.spread_V), tape.value_TN.shape[1]
+    cut_T = np.zeros(T) if cut_T is None else cut_T
+    plan = Plan(*weights, delay=first.delay, carry=first.execution.carries, cut_T=frozen(cut_T))
     parts = plan.carry or len(tape.volume_RN) or len(tape.bar_RN) or len(tape.lot_RN)
     shapes = {"NV": (N, V), "V": (V,), "N": (N,), "1": (1,)}
     zeros = {name: np.zeros(shapes[name.rpartition("_")[2]]) for name in Lanes._fields}
     ones = {name: np.ones(V) for name in ("nav_V", "cash_V", "scale_V")}
     left_NV, listed_N = np.zeros((N if parts else 0, V)), np.zeros(N, dtype=np.bool_)
-    return Lanes(**zeros | ones | {"left_NV": left_NV, "listed_N": listed_N})
-
-
-def empty_books(n_sessions: int, n_lanes: int) -> LaneAccounts:
-    """Allocate the accounts that the kernel fills."""
-    from backtest.accounts.positions import LaneAccounts
-
-    series = {name: np.zeros((n_sessions, n_lanes)) for name in LaneAccounts._fields if name.endswith("_TV")}
-    return LaneAccounts(**series, ruined_V=np.zeros(n_lanes, dtype=np.int64), shortfall_V=np.zeros(n_lanes))
+    lanes = Lanes(**zeros | ones | {"left_NV": left_NV, "listed_N": listed_N})
+    series = {name: np.zeros((T, V)) for name in LaneAccounts._fields if name.endswith("_TV")}
+    books = LaneAccounts(**series, ruined_V=np.zeros(V, dtype=np.int64), shortfall_V=np.zeros(V))
+    return (plan, tape, rates), lanes, books
 
 
 def _lanes(values: Iterable[float]) -> FloatArray:
