@@ -8,7 +8,7 @@ from typing import Final, Literal
 import numpy as np
 from pydantic import Field
 
-from backtest.splits.folds import Fold, label_span, sessions_between
+from backtest.splits.folds import Fold, fold_between, label_span
 from features.arrays import DateArray, IntArray
 from features.options import Options
 
@@ -91,13 +91,8 @@ def calendar_folds(
         )
         train_from, valid_from, test_from, test_to = (int(bound) for bound in bounds)
         train_from = first if plan.window == "expanding" else max(train_from, first)
-        fold = Fold(
-            index=k,
-            train=sessions_between(train_from, valid_from - gap),
-            valid=sessions_between(valid_from, test_from - gap),
-            test=sessions_between(test_from, min(test_to, newest)),
-            name=_name(period, months),
-        )
+        train, valid = (train_from, valid_from - gap), (valid_from, test_from - gap)
+        fold = fold_between(k, train, valid, (test_from, min(test_to, newest)), _name(period, months))
         for name in ("train", "valid", "test"):
             if not len(getattr(fold, name)):
                 raise ValueError(

@@ -60,9 +60,12 @@ def label_span(delay: int, horizon: int) -> int:
     return delay + horizon
 
 
-def sessions_between(start: int, stop: int) -> IntArray:
-    """Return the session indices of ``[start, stop)``, read-only."""
-    return frozen(np.arange(start, stop, dtype=np.int64))
+def fold_between(
+    index: int, train: tuple[int, int], valid: tuple[int, int], test: tuple[int, int], name: str = ""
+) -> Fold:
+    """Return the fold whose segments are all sessions from a first one up to, but without, a last one."""
+    train_S, valid_S, test_S = (frozen(np.arange(*ends, dtype=np.int64)) for ends in (train, valid, test))
+    return Fold(index, train_S, valid_S, test_S, name)
 
 
 class FoldPlan(Options):
@@ -170,14 +173,8 @@ def make_folds(n_sessions: int, plan: FoldPlan, delay: int, horizon: int, first:
         valid_from = test_from - gap - plan.valid
         train_to = valid_from - gap
         train_from = first if plan.scheme == "expanding" else train_to - plan.train
-        folds.append(
-            Fold(
-                index=k,
-                train=sessions_between(train_from, train_to),
-                valid=sessions_between(valid_from, test_from - gap),
-                test=sessions_between(test_from, test_from + plan.test),
-            )
-        )
+        train, valid = (train_from, train_to), (valid_from, test_from - gap)
+        folds.append(fold_between(k, train, valid, (test_from, test_from + plan.test)))
     return folds
 
 
@@ -253,12 +250,8 @@ def dated_fold(dates_T: DateArray, plan: DatedPlan, delay: int, horizon: int, fi
                 f"(delay {delay} + horizon {horizon} + embargo {plan.embargo} are purged before "
                 f"the next segment): move its dates. The data cover {span}."
             )
-    return Fold(
-        index=0,
-        train=sessions_between(train_start, valid_start - gap),
-        valid=sessions_between(valid_start, test_start - gap),
-        test=sessions_between(test_start, test_stop),
-    )
+    train, valid = (train_start, valid_start - gap), (valid_start, test_start - gap)
+    return fold_between(0, train, valid, (test_start, test_stop))
 
 
 class LivePlan(Options):
@@ -318,10 +311,4 @@ def live_fold(dates_T: DateArray, plan: LivePlan, delay: int, horizon: int, firs
     valid_from = valid_to - plan.valid
     train_to = valid_from - gap
     train_from = first if plan.train is None else train_to - plan.train
-    return Fold(
-        index=0,
-        train=sessions_between(train_from, train_to),
-        valid=sessions_between(valid_from, valid_to),
-        test=sessions_between(n_sessions, n_sessions),
-        name="live",
-    )
+    return fold_between(0, (train_from, train_to), (valid_from, valid_to), (n_sessions, n_sessions), "live")
