@@ -39,7 +39,7 @@ import yaml
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
-from pipelines.progress import Silent
+from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 
 COMMAND = [sys.executable, "-c", "from pipelines.cli.main import main; main()", "train", "config.yaml"]
@@ -76,7 +76,7 @@ def prepare(folder: Path, settings: dict[str, Any], execution: dict[str, Any]) -
     tracking = {"uri": f"sqlite:///{folder}/mlflow.db", "artifacts": str(folder / "artifacts")}
     own = {"root": None, "lake": str(folder / "lake"), "output": str(folder / "runs"), "tracking": tracking}
     (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **own, "execution": execution}))
-    ingest_config(load_config(folder / "config.yaml"), echo=lambda _: None, progress=Silent())
+    ingest_config(load_config(folder / "config.yaml"), echo=lambda _: None, progress=Progress(quiet=True))
 
 
 class Command:

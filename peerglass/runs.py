@@ -21,7 +21,7 @@ from pipelines.dataset.tables import input_versions, open_lake, read_market_tabl
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.lake.options import is_url
-from pipelines.progress import Silent
+from pipelines.progress import Progress
 from pipelines.results.recount import RECOUNTED, recount
 from pipelines.results.signal_file import MeasuredSignals, find_signals
 from pipelines.run.evaluations import StoredEvaluation, find_evaluation, list_evaluations
@@ -211,7 +211,7 @@ class Run:
     @functools.cached_property
     def data(self) -> tuple[Dataset, Lake]:
         """Dataset that the run was made on, built from the recorded data versions, and its lake."""
-        return load_run_data(self.trained, Silent())
+        return load_run_data(self.trained, Progress(quiet=True))
 
     def _lake(self) -> Lake:
         place = self.trained.identity.lake
@@ -362,7 +362,7 @@ def ingest(
     >>> import peerglass
     >>> peerglass.ingest("tiny.yaml")
     """
-    ingest_config(load_config(Path(config), overrides), echo, Silent())
+    ingest_config(load_config(Path(config), overrides), echo, Progress(quiet=True))
 
 
 def run_config(
@@ -390,7 +390,7 @@ def run_config(
     >>> peerglass.run_config("tiny.yaml").models  # finished before: nothing is trained again
     ('ridge', 'lightgbm', 'temporal_peer')
     """
-    report = stages.run_config(load_config(Path(config), overrides), echo, progress=Silent())
+    report = stages.run_config(load_config(Path(config), overrides), echo, progress=Progress(quiet=True))
     return open_run(report.parent)
 
 

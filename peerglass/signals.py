@@ -14,7 +14,6 @@ import polars as pl
 
 from peerglass.frames import answer, is_frame, page_table, price_rows, signal_table
 from peerglass.runs import OUTPUT, Run
-from pipelines import sweeps
 from pipelines.config.draft import book_sizes
 from pipelines.config.load import check_config, load_config, merge_settings, parse_override
 from pipelines.config.schema import Config
@@ -22,12 +21,13 @@ from pipelines.dataset.market import build_market
 from pipelines.errors import ConfigError
 from pipelines.evaluate_file import write_signal_report
 from pipelines.format import IC, RATIO, number
-from pipelines.progress import Silent
+from pipelines.progress import Progress
 from pipelines.results import evaluate_signals, run_comparison
 from pipelines.results.recount import recount
-from pipelines.results.sweeps import axes_of
+from pipelines.results.sweeps import Grid, Sweep, describe_sweep
 from pipelines.run.evaluations import StoredEvaluation
 from pipelines.run.locks import Locks
+from pipelines.sweeps import sweep_signals
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -170,7 +170,9 @@ class Backtest:
         measured = self.prepared.measured
         with _locks() as locks:
             locks.lock_run(measured.folder)
-            return write_signal_report(measured, recount(measured, self.evaluation), Silent()).resolve()
+            return write_signal_report(
+                measured, recount(measured, self.evaluation), Progress(quiet=True)
+            ).resolve()
 
     def sweep(self, grid: Mapping[str, Any], book: str | None = None) -> SignalSweep:
         """Measure a book of the signals in every combination of settings; each other book is a trial.
@@ -197,17 +199,15 @@ class Backtest:
         >>> found.sweep({"half_spread_bps": [0, 20]}).table["half_spread_bps"].to_list()
         [0, 20]
         """
-        config = self.prepared.config
-        book = next(iter(config.backtest.books)) if book is None else book
         named = [
             (name, tuple(given) if np.iterable(given) and not isinstance(given, str) else (given,))
             for name, given in grid.items()
         ]
-        axes = axes_of(named, config.backtest, book)
+        chosen = Grid.of(named, self.prepared.config.backtest, book)
         with _locks() as locks:
             locks.lock_run(self.folder)
-            made = sweeps.measure_sweep(sweeps.Swept.of(self.prepared), sweeps.Grid.made(axes, config, book))
-        return SignalSweep(answer(made.result.table, self.like), made)
+            made = sweep_signals(self.prepared, chosen)
+        return SignalSweep(answer(made.table, self.like), made)
 
     def plot(self, chart: Chart = "net_asset_value", *, book: str | None = None) -> go.Figure:
         """Draw a chart of the signals at the first delay that can be traded.
@@ -251,14 +251,14 @@ class SignalSweep:
     """
 
     table: Table
-    stored: sweeps.StoredSweep
+    stored: Sweep
 
     def __repr__(self) -> str:
-        return self.stored.describe(as_json=False)
+        return describe_sweep(self.stored)
 
     def _repr_html_(self) -> str:
-        axes = [axis.name for axis in self.stored.axes]
-        rows = self.stored.result.table.sort("sharpe_net", descending=True, nulls_last=True)
+        axes = [axis.name for axis in self.stored.grid.axes]
+        rows = self.stored.table.sort("sharpe_net", descending=True, nulls_last=True)
         cells = [
             (
                 row["signal"],
@@ -324,7 +324,7 @@ def backtest(signals: Frame, market: Market, overrides: Iterable[str] = ()) -> B
     config, market_of = _market_of(market, overrides)
     with _locks() as locks:
         prepared = evaluate_signals.prepare_signals(table, config, market_of, locks)
-        evaluation = evaluate_signals.measure_signals(prepared, Silent())
+        evaluation = evaluate_signals.measure_signals(prepared, Progress(quiet=True))
     return Backtest(prepared.measured.config, prepared, evaluation, signals)
 
 
@@ -336,7 +336,7 @@ def _market_of(
         raise ConfigError("overrides are for a config that is given by its path; this one is loaded already.")
     if isinstance(market, Config) or not is_frame(market):
         given = market if isinstance(market, Config) else load_config(Path(market), overrides, models=False)
-        return given, lambda config: evaluate_signals.lake_market(config, Silent())
+        return given, lambda config: evaluate_signals.lake_market(config, Progress(quiet=True))
     rows = price_rows(market).sort("ticker", "date")
     settings: dict[str, Any] = dict(_IN_MEMORY)
     for override in overrides:
@@ -367,7 +367,7 @@ def _market_of(
 
 
 def _locks() -> Locks:
-    return Locks(wait=True, notify=Silent().note)
+    return Locks(wait=True, notify=Progress(quiet=True).note)
 
 
 @dataclass(frozen=True, eq=False)

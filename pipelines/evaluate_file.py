@@ -60,30 +60,22 @@ def file_of(name: str, output: Path) -> tuple[str, Path] | None:
 def measure_file(
     target: str, config: Path | None, options: MeasureOptions, echo: Callable[[str], None]
 ) -> None:
-    """Measure the signals of a file and print the summary."""
-    progress = Progress()
+    """Measure the signals of a file, print the summary, and log them."""
+    progress, untracked = Progress(), None
     with prepared_file(target, config, options, progress) as prepared:
         from pipelines.results.evaluate_signals import measure_signals
+        from pipelines.tracking.signals import log_signals
 
         measured, evaluation = prepared.measured, measure_signals(prepared, progress)
-        echo_result(measured, evaluation, write_signal_report(measured, evaluation, progress), options, echo)
-        untracked = _track(measured, evaluation, progress)
+        report = write_signal_report(measured, evaluation, progress)
+        echo(describe_result(measured, evaluation, report, as_json=options.as_json))
+        try:
+            with progress.stage("track"):
+                log_signals(measured, evaluation)
+        except TrackingError as error:  # less serious than a look-ahead, which ends the block
+            untracked = error
     if untracked is not None:
         raise untracked
-
-
-def _track(
-    measured: MeasuredSignals, evaluation: StoredEvaluation, progress: Progress
-) -> TrackingError | None:
-    """Log measured signals, after the result was printed; the error of a store that cannot be used."""
-    from pipelines.tracking.signals import log_signals
-
-    try:
-        with progress.stage("track"):
-            log_signals(measured, evaluation)
-    except TrackingError as error:
-        return error
-    return None
 
 
 @contextmanager
@@ -157,24 +149,18 @@ def report_signals(
         return write_signal_report(measured, recount(measured, evaluation), progress)
 
 
-def echo_result(
-    measured: MeasuredSignals,
-    evaluation: StoredEvaluation,
-    report: Path,
-    options: MeasureOptions,
-    echo: Callable[[str], None],
-) -> None:
-    """Print the summary or the JSON document of measured signals."""
+def describe_result(
+    measured: MeasuredSignals, evaluation: StoredEvaluation, report: Path, *, as_json: bool
+) -> str:
+    """Return the summary or the JSON document of measured signals."""
     from pipelines.pages.describe import describe_signals, document
     from pipelines.pages.report_data import signal_report
     from pipelines.pages.verdict import judge_report
 
     verdict = judge_report(signal_report(measured, evaluation))
-    if options.as_json:
+    if as_json:
         paths = {"folder": measured.folder, "report": report, "tables": evaluation.folder}
-        echo(document(measured.run_id, evaluation, verdict.as_dict(), paths))
-        return
-    for note in measured.record.notes:
-        echo(note)
-    echo(describe_signals(evaluation, evaluation.record.apply_to(measured.config)))
-    echo(f"\n{verdict.headline}\n{measured.run_id}, evaluation {evaluation.record.evaluation}\n{report}")
+        return document(measured.run_id, evaluation, verdict.as_dict(), paths)
+    summary = describe_signals(evaluation, evaluation.record.apply_to(measured.config))
+    last = f"{measured.run_id}, evaluation {evaluation.record.evaluation}"
+    return "\n".join((*measured.record.notes, summary, "", verdict.headline, last, str(report)))

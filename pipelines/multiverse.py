@@ -269,7 +269,7 @@ class _Study:
 
     def summarise(self, choices: Choices, designs: Sequence[Design]) -> str:
         """Store the tables and the page of all measured designs, and return what the command prints."""
-        from pipelines.pages.multiverse import render_multiverse
+        from pipelines.pages.report import render_multiverse
 
         known = [design for design in designs if self.file(design).is_file()]
         if not known:

@@ -27,7 +27,8 @@ def choose_log(log: Literal["text", "json", "none"] | None) -> None:
 class Progress:
     """Reports stages and their steps with seconds: as bars, as lines of text or of JSON, or not at all."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
         self.seconds: dict[str, float] = {}
         self._bars: Bars | None = None
         self._tasks: dict[str, TaskID] = {}  # bar of each place; that of the whole stage has no name
@@ -44,7 +45,7 @@ class Progress:
         self._stage, self._started = name, time.monotonic()
         self._totals = places if places is not None and len(places) > 1 else {}
         self._done = dict.fromkeys(self._totals, 0)
-        if _log() == "text" and sys.stderr.isatty():
+        if self._log() == "text" and sys.stderr.isatty():
             from rich import progress as bars
             from rich.console import Console
 
@@ -110,34 +111,16 @@ class Progress:
 
     def _tell(self, text: str, event: str, **fields: object) -> None:
         """Write a line: the text, nothing if it is empty, or the event as JSON."""
-        log = _log()
+        log = self._log()
         if log == "json":
             text = json.dumps({"event": event, "stage": self._stage, **fields})
             print(text, file=sys.stderr, flush=True)
         elif text and log == "text":
             say(text, sys.stderr)
 
-
-def _log() -> Literal["text", "json", "none"]:
-    return _Chosen.log or ("text" if sys.stderr.isatty() else "json")
+    def _log(self) -> Literal["text", "json", "none"]:
+        return "none" if self._quiet else _Chosen.log or ("text" if sys.stderr.isatty() else "json")
 
 
 def _named(stage: str, place: str) -> str:
     return f"{stage} ({place})" if place else stage
-
-
-class Silent(Progress):
-    """Reports nothing, for use as a library."""
-
-    @contextmanager
-    def stage(
-        self, name: str, total: int | None = None, places: Mapping[str, int] | None = None
-    ) -> Iterator[None]:
-        """Run a ``with`` block."""
-        yield
-
-    def step(self, message: str, place: str = "") -> None:
-        """Ignore a step."""
-
-    def note(self, message: str) -> None:
-        """Ignore a message."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from features.arrays import FloatArray
 from features.panel.panel import to_panel
@@ -15,9 +15,10 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import DataError
 from pipelines.evaluate_file import MeasureOptions, prepared_file
+from pipelines.files import replacing
 from pipelines.progress import Progress
-from pipelines.results import sweeps
 from pipelines.results.recount import read_tried, trials_of
+from pipelines.results.sweeps import Grid, Sweep, SweepRecord, describe_sweep, sweep, sweep_json
 from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
@@ -34,7 +35,7 @@ def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[
     with Locks(wait=options.wait, notify=progress.note) as locks:
         run = open_run(name, output)
         run = replace(run, config=override_backtest(run.config, list(options.overrides)))
-        grid = Grid.of(run.config, options)
+        grid = Grid.parse(options.sweep, run.config.backtest, options.book)
         ensembles = run.read_table("ensembles")
         if ensembles is None:
             raise DataError(
@@ -46,10 +47,9 @@ def sweep_run(name: str, options: MeasureOptions, output: Path, echo: Callable[[
             str(model): to_panel(rows, "signal", market.panel)
             for (model,), rows in ensembles.partition_by(["model"], as_dict=True, maintain_order=True).items()
         }
-        trials = trials_of(run)
         with progress.stage("sweep"):
-            swept = Swept(run, run.config, market, signals, trials)
-            echo(measure_sweep(swept, grid).describe(as_json=options.as_json))
+            made = measure_sweep(run, run.config, market, signals, trials_of(run), grid)
+            echo(sweep_json(made) if options.as_json else describe_sweep(made))
 
 
 def sweep_file(
@@ -58,103 +58,64 @@ def sweep_file(
     """Sweep the signals of a file on the lake of a config, also one that fails the look-ahead guard."""
     progress = Progress()
     with prepared_file(target, config, options, progress) as prepared:
-        grid = Grid.of(prepared.config, options)
+        grid = Grid.parse(options.sweep, prepared.config.backtest, options.book)
         prepared.measured.save()
         with progress.stage("sweep"):
-            echo(measure_sweep(Swept.of(prepared), grid).describe(as_json=options.as_json))
+            made = sweep_signals(prepared, grid)
+            echo(sweep_json(made) if options.as_json else describe_sweep(made))
 
 
-@dataclass(frozen=True, slots=True)
-class Grid:
-    """The axes of a sweep, and all combinations of their values."""
-
-    book: str
-    axes: tuple[sweeps.Axis, ...]
-    variants: tuple[sweeps.VariantSettings, ...]
-
-    @classmethod
-    def of(cls, config: Config, options: MeasureOptions) -> Self:
-        """Read the grid of a sweep from its options; ConfigError if it is wrong."""
-        book = next(iter(config.backtest.books)) if options.book is None else options.book
-        return cls.made(sweeps.parse_axes(options.sweep, config.backtest, book), config, book)
-
-    @classmethod
-    def made(cls, axes: tuple[sweeps.Axis, ...], config: Config, book: str) -> Self:
-        """Combine the values of the axes; ConfigError if a combination is wrong."""
-        return cls(book, axes, tuple(sweeps.variants(axes, config.backtest, book)))
+def sweep_signals(prepared: PreparedSignals, grid: Grid) -> Sweep:
+    """Sweep the signals of a file or a frame."""
+    signals = prepared.placed.signals
+    return measure_sweep(prepared.measured, prepared.config, prepared.market, signals, prepared.trials, grid)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Swept:
-    """What is swept: signals on a market, and the trial of each without a book."""
-
-    run: Evaluated
-    config: Config
-    market: Market
-    signals: Mapping[str, FloatArray]
-    trials: Mapping[str, Trial]
-
-    @classmethod
-    def of(cls, prepared: PreparedSignals) -> Self:
-        """Sweep the signals of a file or a frame."""
-        signals = prepared.placed.signals
-        return cls(prepared.measured, prepared.config, prepared.market, signals, prepared.trials)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StoredSweep:
-    """A sweep on disk: its tables, what is said about it as a whole, and its folder."""
-
-    result: sweeps.Sweep
-    axes: tuple[sweeps.Axis, ...]
-    sentences: tuple[str, ...]
-    folder: Path
-
-    @property
-    def page(self) -> Path:
-        """HTML page of the sweep."""
-        return self.folder / "sweep.html"
-
-    def describe(self, *, as_json: bool) -> str:
-        """Return what the command prints."""
-        if as_json:
-            return sweeps.sweep_json(self.result, self.axes, self.sentences, str(self.folder))
-        return f"{sweeps.describe_sweep(self.result, self.axes, self.sentences)}\n{self.page}"
-
-
-def measure_sweep(swept: Swept, grid: Grid) -> StoredSweep:
-    """Record the books as trials, measure all variants, and store table and page."""
+def measure_sweep(  # noqa: PLR0917  # what is swept, and how
+    run: Evaluated,
+    config: Config,
+    market: Market,
+    signals: Mapping[str, FloatArray],
+    trials: Mapping[str, Trial],
+    grid: Grid,
+) -> Sweep:
+    """Record the books as trials (``trials``: without a book), measure all variants, and store the sweep."""
     from pipelines.pages.report import render_sweep
 
-    run, output = swept.run, swept.run.folder.parent
+    output = run.folder.parent
     tried = [
         trial
-        for name in swept.signals
+        for name in signals
         for variant in grid.variants
-        for trial in swept.trials[name].traded(variant.backtest.books)
+        for trial in trials[name].traded(variant.backtest.books)
     ]
     record(output, run.run_id, tried)
-    scope, delay = Scope.of(swept.config), swept.config.label.delay
+    scope, delay = Scope.of(config), config.label.delay
     counted = count_trials(output, scope)
-    measured = sweeps.sweep(swept.signals, swept.market, swept.config, grid.variants, counted.trials)
-    assumptions = [assumptions_id(variant.backtest, delay) for variant in grid.variants] * len(swept.signals)
+    axes = {axis.name: axis.values for axis in grid.axes}
+    shared = config.backtest.model_dump(mode="json")
+    name = digest({"axes": axes, "book": grid.book, "backtest": shared, "code": evaluation_code()})
+    measured = sweep(signals, market, config, grid, counted.trials, run.folder / "sweeps" / name)
+    assumptions = [assumptions_id(variant.backtest, delay) for variant in grid.variants] * len(signals)
     returns = {
         (*trial.key, under): measured.daily.select("date", excess_net=str(row))
         for row, (trial, under) in enumerate(zip(tried, assumptions, strict=True))
     }
     record_returns(output, returns)
-    result = measured.with_effective(read_tried(output, scope, assumptions[0]).effective)
-    said = sweeps.sentences(result, grid.axes, counted)
-    axes = {axis.name: axis.values for axis in grid.axes}
-    shared = swept.config.backtest.model_dump(mode="json")
-    made = sweeps.SweepRecord(
-        sweep=digest({"axes": axes, "book": grid.book, "backtest": shared, "code": evaluation_code()}),
+    result = measured.counted(counted, read_tried(output, scope, assumptions[0]).effective)
+    made = SweepRecord(
+        sweep=name,
         run_id=run.run_id,
         axes=axes,
         book=grid.book,
         made_at=dt.datetime.now(dt.UTC),
         trials=counted.trials,
-        sentences=said,
+        sentences=result.sentences,
     )
-    folder = sweeps.store_sweep(run, made, result, render_sweep(result, grid.axes, made))
-    return StoredSweep(result, grid.axes, said, folder)
+    with replacing(result.folder) as partial:
+        partial.mkdir()
+        result.table.write_parquet(partial / "variants.parquet")
+        result.daily.write_parquet(partial / "daily.parquet")
+        (partial / result.page.name).write_text(render_sweep(run.run_id, result), encoding="utf-8")
+        (partial / "sweep.json").write_text(made.model_dump_json(indent=1), encoding="utf-8")
+    return result

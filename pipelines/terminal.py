@@ -35,12 +35,10 @@ def say(text: object, stream: TextIO | None = None) -> None:
     if columns is not None:
         written = fitted(written, columns)
         if "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb":
-            written = _FIRST_WORD.sub(lambda word: _paint(word[1], word[2]), written)
+            written = _FIRST_WORD.sub(
+                lambda word: f"{word[1]}\x1b[{_COLOURS[word[2]]}m{word[2]}\x1b[0m", written
+            )
     print(written, file=to, flush=True)
-
-
-def _paint(before: str, word: str) -> str:
-    return f"{before}\x1b[{_COLOURS[word]}m{word}\x1b[0m"
 
 
 def fitted(text: str, columns: int) -> str:

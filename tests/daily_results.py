@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -49,9 +48,7 @@ def evaluation(
         )
         for (model, book, delay), return_T in returns.items()
     ]
-    return cast(
-        "Evaluation", SimpleNamespace(ic_series=pl.concat(ic), equity=pl.concat(equity), periods_per_year=252)
-    )
+    return {"ic_series": pl.concat(ic), "equity": pl.concat(equity)}
 
 
 def simulated(

@@ -13,6 +13,7 @@ import polars as pl
 from pipelines.config.sections import BacktestConfig
 from pipelines.explain.shown import Unit
 from pipelines.pages.report_data import ExplainedModel, Header, RunReport
+from pipelines.run.evaluations import EvaluationRecord
 
 MODELS = (
     "zero",
@@ -63,7 +64,22 @@ def make_report(**changes: Any) -> RunReport:  # noqa: ANN401  # fields and tabl
     return RunReport(tables={name: frame for name, frame in tables.items() if frame is not None}, **own)
 
 
+RECORD = EvaluationRecord(
+    evaluation="5f2a91c07b",
+    made_at=dt.datetime(2026, 1, 5, 5, 15, tzinfo=dt.UTC),
+    backtest=BacktestConfig(),
+    delays=(1,),
+    code="0" * 16,
+    commit="a58d375",
+    trials=42,
+    dates=756,
+    first=dt.date(2021, 1, 4),
+    last=dt.date(2023, 11, 24),
+)
+
+
 def make_header(**changes: object) -> Header:
+    """Build a header; a change is a field of it, or of its record."""
     parts: dict[str, Any] = {
         "run_id": "20260105T051500-3f9c2a",
         "name": "Nightly, simulated market",
@@ -90,9 +106,17 @@ def make_header(**changes: object) -> Header:
         "universe": "price of at least 1, median dollar volume of at least 100,000 over 63 sessions",
         "mean_firms_per_date": 97.4,
         "main_book": BOOKS[0],
-        "backtest": BacktestConfig(),
         "sharpe_rate": "a rate of 0",
-        "periods_per_year": 252.0,
+        "evaluations": pl.DataFrame(
+            {
+                "evaluation": ["5f2a91c07b"],
+                "shown": [True],
+                "made_at": ["2026-01-05 05:15 UTC"],
+                "commit": ["a58d375"],
+                "assumptions": ["half-spread 5 bps"],
+            }
+        ),
+        "tables": "evaluations/5f2a91c07b",
         "stage_seconds": {"ingest": 3.1, "train": 512.7, "backtest": 4.4, "explain": 61.0, "report": 2.2},
         "hazards": (
             "12 firms' prices end before the data do: they are assumed delisted at -30%.",
@@ -100,7 +124,8 @@ def make_header(**changes: object) -> Header:
         ),
         "notes": ("No volume in the source: liquidity characteristics are left out.",),
     }
-    return Header(**(parts | changes))
+    of_record = {name: changes.pop(name) for name in EvaluationRecord.model_fields if name in changes}
+    return Header(record=RECORD.model_copy(update=of_record), **(parts | changes))
 
 
 def answer(model: str, baseline: str) -> str | None:

@@ -271,7 +271,7 @@ class _Study:
             self.config,
             sessions=np.flatnonzero(test_T),
             against=False,
-        ).ladder.row(0, named=True)
+        )["ladder"].row(0, named=True)
         sharpe = ladder[of_book(next(iter(self.config.backtest.books)), "sharpe_net")]
         return np.array([sharpe, ladder["ic"], ladder["rank_ic"]], dtype=np.float64)
 

@@ -70,7 +70,7 @@ def open_versions(
             delay=delay,
             tried=tried,
             daily=daily_series(
-                measured.ic_series, measured.equity, model=str(version), delay=delay, book=book
+                measured["ic_series"], measured["equity"], model=str(version), delay=delay, book=book
             ),
         )
         for version, run in found

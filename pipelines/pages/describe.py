@@ -13,7 +13,7 @@ from backtest.analysis.styles import FAMILIES
 from pipelines.columns import COLUMNS, of_book
 from pipelines.config.schema import Config
 from pipelines.dataset.backtest_files import describe_rate
-from pipelines.format import IC, RATIO, Kind, T, describe_difference, interval, json_rows, number
+from pipelines.format import IC, RATIO, Kind, T, abbreviate, describe_difference, interval, json_rows, number
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE, deciding_rows
 from pipelines.results.evaluate_signals import USED, failed
 from pipelines.run.evaluations import StoredEvaluation, tradable_delay
@@ -33,13 +33,13 @@ _KEYS: Final = {  # of the JSON document -> tables
 
 _NAMED = 5
 _COVERAGE = ("coverage_dates", "coverage_firms", "tied")
-_OF_MODEL = ("valid_rank_ic", "ic", "icir", "rank_ic", "ensemble_ic", "ic_t", *_COVERAGE)
+_OF_MODEL = ("model", "valid_rank_ic", "ic", "icir", "rank_ic", "ensemble_ic", "ic_t", *_COVERAGE)
 _AGAINST: Final = {
     **{name: name for name in ("model", "book", "benchmark")},
     **{"information_ratio": "IR", "active_return": "return %", "tracking_error": "risk %"},
     **{"active_drawdown": "drawdown %", "beta": "beta", "up_capture": "up %", "down_capture": "down %"},
 }
-_OF_SIGNAL = ("ic", "ic_t", "rank_ic", *_COVERAGE)
+_OF_SIGNAL = ("model", "ic", "ic_t", "rank_ic", *_COVERAGE)
 
 
 def describe_evaluation(evaluation: StoredEvaluation, config: Config) -> str:
@@ -97,11 +97,13 @@ def describe_signals(evaluation: StoredEvaluation, config: Config) -> str:
     return "\n".join(parts)
 
 
-def _lines(rows: Iterable[Mapping[str, Any]], names: Iterable[str], titles: Mapping[str, str]) -> list[str]:
-    """A table of rows of the ladder: declared columns, and those with titles of their own, such as books'."""
-    columns = {name: COLUMNS[name.rpartition(".")[2]] for name in ("model", *names, *titles)}
+def _lines(
+    rows: Iterable[Mapping[str, Any]], names: Iterable[str], titles: Mapping[str, str], left: int = 1
+) -> list[str]:
+    """A table of rows: declared columns, and those with titles of their own, such as books'."""
+    columns = {name: COLUMNS[name.rpartition(".")[2]] for name in (*names, *titles)}
     cells = [[one.text(row[name]) if name in row else "" for name, one in columns.items()] for row in rows]
-    return text_table(cells, [titles.get(name, one.heading) for name, one in columns.items()])
+    return text_table(cells, [titles.get(name, one.heading) for name, one in columns.items()], left=left)
 
 
 def describe_ladder(ladder: pl.DataFrame, config: Config) -> str:
@@ -152,14 +154,12 @@ def describe_flagged(rows: pl.DataFrame | None) -> tuple[str, ...]:
     sentences, (others, wrong) = [], (rows.filter(pl.col("earns") == earns) for earns in (True, False))
     if wrong.height:
         named = [
-            f"{row['ticker']} on {row['date']} ({row['rule']}: {row['evidence']})"
-            for row in wrong.head(_NAMED).to_dicts()
+            f"{row['ticker']} on {row['date']} ({row['rule']}: {row['evidence']})" for row in wrong.to_dicts()
         ]
-        more = f" and {wrong.height - _NAMED:,} more" if wrong.height > _NAMED else ""
         cells = wrong.select("date", "ticker").n_unique()
         sentences.append(
             f"{cells:,} price row(s) of the measured dates are flagged as wrong and earn nothing: "
-            f"{', '.join(named)}{more}. See 'peerglass quarantine list CONFIG' and quality.earn_nothing."
+            f"{abbreviate(named, _NAMED)}. See 'peerglass quarantine list CONFIG' and quality.earn_nothing."
         )
     if others.height:
         by_rule = others.group_by("rule").len().sort("len", "rule", descending=[True, False])
@@ -185,11 +185,9 @@ def describe_benchmarks(evaluation: StoredEvaluation, config: Config) -> str:
     if found is None or not settings.own_benchmarks:  # the ratio to the default stands in the ladder
         return ""
     delay = tradable_delay(config.label.delays)
-    rows = found.filter(pl.col("delay") == delay).to_dicts()
-    cells = [[COLUMNS[name].text(row[name]) for name in _AGAINST] for row in rows]
     lines = (
         f"books net of costs against benchmarks at delay {delay}",
-        *text_table(cells, list(_AGAINST.values()), left=3),
+        *_lines(found.filter(pl.col("delay") == delay).to_dicts(), (), _AGAINST, left=3),
         "return, risk: annual, of the active return. drawdown: its largest fall from a peak.",
         "up, down: share of the benchmark's moves.",
         *(f"{name}: {one.words}." for name, one in settings.benchmarks.items()),
@@ -407,12 +405,10 @@ def _cutoffs(cutoffs: pl.DataFrame | None) -> list[str]:
     """Skill before and after the knowledge cutoffs; no line without them."""
     if cutoffs is None:
         return []
-    names = ("signal", "part", "dates", "ic", "ic_t")
-    cells = [[COLUMNS[name].text(row[name]) for name in names] for row in cutoffs.to_dicts()]
     return [
         f"knowledge cutoff {cutoffs['known_from'][0]}: figures are of forecasts from then on, because a "
         "model may remember outcomes of its training data",
-        *text_table(cells, [COLUMNS[name].heading for name in names], left=2),
+        *_lines(cutoffs.to_dicts(), ("signal", "part", "dates", "ic", "ic_t"), {}, left=2),
     ]
 
 

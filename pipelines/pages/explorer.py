@@ -6,8 +6,7 @@ every name from the data as text, so a name that looks like markup or a script i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,14 @@ from pipelines.run.evaluations import leader, newest_evaluation
 from pipelines.run.provenance import ExplanationMade, read_provenance
 from pipelines.run.record import RecordedRun
 
+Network = Mapping[str, pl.DataFrame]  # tables of one model by name, without their column ``model``
 
-def render_explorer(run: RecordedRun, networks: Sequence[ModelNetwork]) -> str:
+
+def render_explorer(run: RecordedRun, networks: Mapping[str, Network]) -> str:
     """Render the explorer of models of a run: 5 MB for 1,026 firms on 32 dates with 200 followers."""
     data = {
-        "unit": unit_payload([unit_of_run(run, network.model) for network in networks]),
-        "models": [model_payload(network, orders_per_date(run)) for network in networks],
+        "unit": unit_payload([unit_of_run(run, model) for model in networks]),
+        "models": [model_payload(model, own, orders_per_date(run)) for model, own in networks.items()],
     }
     return Page().render(
         "explorer.jinja",
@@ -39,8 +40,8 @@ def render_explorer(run: RecordedRun, networks: Sequence[ModelNetwork]) -> str:
         data=data,
         title=f"{run.config.name}: peer network",
         run=run.run_id,
-        networks=networks,
-        verdicts=[_verdict(network.verdict) for network in networks],
+        networks=list(networks.values()),
+        verdicts=[_verdict(network["verdict"]) for network in networks.values()],
         tones={"yes": "good", "no": "bad"},
     )
 
@@ -61,24 +62,10 @@ def _verdict(criteria: pl.DataFrame) -> dict[str, Any]:
 
 
 _REQUIRED = ("edges", "dated_edges", "dated_firms", "firms", "groups", "network")
+_OPTIONAL = ("evidence", "verdict")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ModelNetwork:
-    """The tables of one model's network, without their column ``model``; the last two may be empty."""
-
-    model: str
-    edges: pl.DataFrame
-    dated_edges: pl.DataFrame
-    dated_firms: pl.DataFrame
-    firms: pl.DataFrame
-    groups: pl.DataFrame
-    network: pl.DataFrame
-    evidence: pl.DataFrame
-    verdict: pl.DataFrame
-
-
-def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetwork, ...]:
+def read_networks(run: RecordedRun, model: str | None = None) -> dict[str, Network]:
     """Read the peer networks of a run, the chosen model's first, or that of one model; at least one.
 
     The chosen model is the one that leads on validation among those with a network; the others follow in the
@@ -88,7 +75,7 @@ def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetw
         raise ConfigError(
             f"The run {run.run_id} has no model {model!r}; choose among: {', '.join(run.config.models)}."
         )
-    tables = _read_tables(run)
+    tables = {name: run.read_table(f"explain_{name}") for name in (*_REQUIRED, *_OPTIONAL)}
     firms = tables["firms"]
     if firms is None or firms.is_empty():
         raise DataError(
@@ -112,20 +99,16 @@ def read_networks(run: RecordedRun, model: str | None = None) -> tuple[ModelNetw
         ladder = evaluation.table("ladder").filter(pl.col("model").is_in(chosen))
         best = leader(ladder)["model"] if ladder.height else chosen[0]
         chosen.sort(key=lambda name: name != best)
-    return tuple(
-        ModelNetwork(name, **{table: _own(frame, name) for table, frame in tables.items()}) for name in chosen
-    )
+    return {name: {table: _own(frame, name) for table, frame in tables.items()} for name in chosen}
 
 
 def has_networks(run: RecordedRun) -> bool:
     """Whether the run has a peer network with all tables that the explorer needs."""
-    tables = _read_tables(run)
-    firms = tables["firms"]
-    return firms is not None and not firms.is_empty() and all(tables[name] is not None for name in _REQUIRED)
-
-
-def _read_tables(run: RecordedRun) -> dict[str, pl.DataFrame | None]:
-    return {name: run.read_table(f"explain_{name}") for name in (*_REQUIRED, "evidence", "verdict")}
+    try:
+        read_networks(run)
+    except DataError:
+        return False
+    return True
 
 
 def orders_per_date(run: RecordedRun) -> int:
@@ -168,20 +151,20 @@ def unit_payload(units: Sequence[Unit]) -> Payload:
     return {"name": unit.name, "factor": unit.factor, "digits": digits, "sentence": unit.sentence}
 
 
-def model_payload(network: ModelNetwork, orders: int) -> Payload:
+def model_payload(model: str, network: Network, orders: int) -> Payload:
     """One model's network as data of the page: firms, dates and groups are numbers that count their lists."""
-    firms = network.firms.sort("ticker").with_columns(pl.col("group").fill_null(UNKNOWN_GROUP))
-    dated = network.dated_edges.sort("date", "follower", "rank")
-    edges = network.edges.sort("follower", "rank")
-    of_groups = (firms["group"], *network.groups.select("leaders", "followers"))
+    firms = network["firms"].sort("ticker").with_columns(pl.col("group").fill_null(UNKNOWN_GROUP))
+    dated = network["dated_edges"].sort("date", "follower", "rank")
+    edges, evidence = network["edges"].sort("follower", "rank"), network["evidence"]
+    of_groups = (firms["group"], *network["groups"].select("leaders", "followers"))
     groups = sorted(
         {name for column in of_groups for name in column}, key=lambda name: (name == UNKNOWN_GROUP, name)
     )
-    days = network.dated_firms.select("date", "fold", "seed").unique().sort("date")
+    days = network["dated_firms"].select("date", "fold", "seed").unique().sort("date")
     starts = np.searchsorted(dated["date"].cast(pl.Date).to_numpy(), days["date"].to_numpy())
     columns = ("out_strength", "in_strength", "pagerank", "leads", "follows")
     return {
-        "model": network.model,
+        "model": model,
         "interval": float(stdtrit(orders - 1, 0.975)),  # 95%, by Student's t of independent pairs
         "strongest": STRONGEST,
         "firms": firms["ticker"],
@@ -192,14 +175,14 @@ def model_payload(network: ModelNetwork, orders: int) -> Payload:
         "folds": days["fold"],
         "seeds": days["seed"],
         # by date and firm, and by groups of follower and leader; null where there is none
-        "forecasts": _grid(network.dated_firms, date=days["date"], ticker=firms["ticker"]),
-        "blocks": _grid(network.groups, followers=pl.Series(groups), leaders=pl.Series(groups)),
+        "forecasts": _grid(network["dated_firms"], date=days["date"], ticker=firms["ticker"]),
+        "blocks": _grid(network["groups"], followers=pl.Series(groups), leaders=pl.Series(groups)),
         "dated": {
             "starts": [*starts.tolist(), dated.height],  # first row of each date
             **_pairs(dated, firms["ticker"], "value"),
         },
         "edges": _pairs(edges, firms["ticker"], "found", "weight", "signed", "t", "q"),
-        "evidence": [] if network.evidence.is_empty() else network.evidence.select(_EVIDENCE).to_dicts(),
+        "evidence": [] if evidence.is_empty() else evidence.select(_EVIDENCE).to_dicts(),
     }
 
 

@@ -35,12 +35,18 @@ def _templates() -> Environment:
     )
     made.filters["write"] = write
     made.globals["sessions"] = count_sessions
+    made.globals["under"] = columns_under
     return made
 
 
 def count_sessions(count: int) -> str:
     """Write a number of sessions: "1 session", "2 sessions"."""
     return f"{count:,} session{'' if count == 1 else 's'}"
+
+
+def columns_under(group: str, *names: str) -> list[Spec]:
+    """Declared columns of a table that share a header."""
+    return [(name, None, None, group) for name in names]
 
 
 def asset(name: str) -> str:

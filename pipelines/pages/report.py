@@ -31,7 +31,8 @@ from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE
-from pipelines.results.sweeps import Axis, Sweep, SweepRecord, heat_maps
+from pipelines.results.multiverse import OUTCOMES, REST, Multiverse
+from pipelines.results.sweeps import Sweep, heat_maps
 
 MAX_MODELS = 8  # columns of the key figures
 _FEWEST_SESSIONS = 20  # of a distribution of returns
@@ -50,7 +51,7 @@ def render_report(report: RunReport) -> str:
     verdict, header = judge_report(report), report.header
     best = None if verdict.best is None else verdict.best["model"]
     chosen = report.models[0] if best is None else best
-    page, checks, evaluations = Page(model_styles(report.models)), _checks(report), header.evaluations
+    page, checks = Page(model_styles(report.models)), _checks(report)
     context = {
         "r": report,
         "h": header,
@@ -62,15 +63,12 @@ def render_report(report: RunReport) -> str:
         "behind": {check: shown_evidence(rows) for check, rows in header.behind.items()},
         "summary": _summary(report, checks),
         "worst": min((row["verdict"] for row in checks or ()), key=VERDICTS.index, default="skipped"),
+        "styles": page.styles,
         **_shared(report, chosen, verdict),
     }
-    results = page.sections("sections.jinja", **context, styles=page.styles)
-    shown = {anchor: (anchor, title, body) for anchor, title, body in results}
-    volatility = (
-        report.table("figures", chosen)["annual_volatility_net"] if "figures" in report.tables else ()
-    )
+    shown = {one[0]: one for one in page.sections("sections.jinja", **context)}
+    figures = report.table("figures", chosen)
     heading = header.name if report.file is None else abbreviate(report.models, 3)
-    period = "" if header.first is None else f", {header.first} to {header.last}"
     return page.render(
         "report.jinja",
         scripts=(get_plotlyjs(), script("report.js")),
@@ -78,15 +76,14 @@ def render_report(report: RunReport) -> str:
             "figures": page.figures,
             "holdings": None if context["held"] is None else holdings_data(context["held"]),
         },
-        title=f"{heading}{period}: Peerglass report",
+        title=f"{heading}, {header.record.first} to {header.record.last}: Peerglass report",
         heading=heading,
         first=shown.pop("equity", ("", "", ""))[2],
         second=shown.pop("overview", ("", "", "")),
         results=list(shown.values()),
-        origins=page.sections("origins.jinja", **context, styles=page.styles),
-        volatility=next(iter(volatility), None),
-        others=0 if evaluations is None else evaluations.height - 1,
-        **{name: context[name] for name in ("r", "h", "verdict", "level", "summary", "worst")},
+        origins=page.sections("origins.jinja", **context),
+        volatility=figures["annual_volatility_net"][0] if figures.height else None,
+        **context,
     )
 
 
@@ -121,7 +118,7 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
         "verdict_rows": verdict_rows,
         "removals": removals,
         "by_net": by_net,
-        "per_year": lambda net: net.with_columns(pl.col(*PER_YEAR) * report.header.periods_per_year),
+        "per_year": lambda net: net.with_columns(pl.col(*PER_YEAR) * report.header.record.periods_per_year),
         "strong": MIN_DEFLATED_SHARPE,
         "shade": shade,
         "window_of": rolling_window,
@@ -249,7 +246,7 @@ def _paid(report: RunReport, book: str) -> tuple[pl.DataFrame, list[tuple[str, .
     frame = costs.with_columns(total=pl.sum_horizontal(*kinds))
     figures = report.table("figures", every_book=True)
     if not figures.is_empty():
-        notional = 2 * report.header.periods_per_year * pl.col("turnover")
+        notional = 2 * report.header.record.periods_per_year * pl.col("turnover")
         means = figures.filter(pl.col("book") == book).select(
             "model", "turnover", "unfilled", notional=notional
         )
@@ -440,17 +437,40 @@ def holdings_data(holdings: ShownHoldings) -> list[dict[str, Any]]:
     ]
 
 
-def render_sweep(sweep: Sweep, axes: Sequence[Axis], record: SweepRecord) -> str:
+def render_sweep(run_id: str, sweep: Sweep) -> str:
     """Render a sweep as one page: a cell has the net Sharpe ratio, and the deflated one in small."""
     return Page().render(
         "sweep.jinja",
-        title=f"{record.run_id}: sweep of {record.book}",
-        sentences=record.sentences,
-        maps=list(heat_maps(sweep.table, axes)),
+        title=f"{run_id}: sweep of {sweep.grid.book}",
+        sentences=sweep.sentences,
+        maps=list(heat_maps(sweep)),
         variants=sweep.table,
-        axes=[(a.name, a.name, _form(sweep.table[a.name].dtype)) for a in axes],
+        axes=[(a.name, a.name, _form(sweep.table[a.name].dtype)) for a in sweep.grid.axes],
         limit=max((abs(value) for value in sweep.table["sharpe_net"].drop_nulls()), default=0.0) or 1.0,
         shade=shade,
+    )
+
+
+def render_multiverse(name: str, multiverse: Multiverse) -> str:
+    """Render a multiverse of a config as one page: specification curves, shares of choices, and tables."""
+    page, charts = Page(), []
+    for outcome, (figure, *ends) in OUTCOMES.items():
+        designs = multiverse.designs.drop_nulls([figure, *ends])
+        curve = models.specification_curve(designs, multiverse.choices, figure)
+        about = "Each point is a design with its 95% interval; below it, its values."
+        charts.append(page.chart(curve, about))
+        shares = multiverse.shares.filter((pl.col("outcome") == outcome) & (pl.col("effect") != REST))
+        if shares.height:
+            about = "Effects of choices and pairs, with 95% intervals."
+            charts.append(page.chart(models.share_bars(shares, outcome), about))
+    return page.render(
+        "multiverse.jinja",
+        scripts=(get_plotlyjs(), script("report.js")),
+        data={"figures": page.figures},
+        title=f"{name}: multiverse of {multiverse.designs.height:,} designs",
+        charts=charts,
+        result=multiverse,
+        choices=[(path, path) for path in multiverse.choices],
     )
 
 

@@ -1,6 +1,5 @@
 """What a report shows: the tables of an evaluation, of the training and of the explanations, and a header."""
 
-import datetime as dt
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,7 +12,7 @@ from models.spec import BENCHMARKS
 from pipelines.columns import TABLES
 from pipelines.config.load import registry_name, to_yaml
 from pipelines.config.schema import Config
-from pipelines.config.sections import BacktestConfig, ExplainConfig
+from pipelines.config.sections import ExplainConfig
 from pipelines.dataset.backtest_files import describe_rate
 from pipelines.dataset.folds import fold_table, plan_folds
 from pipelines.dataset.market import Market
@@ -24,7 +23,13 @@ from pipelines.results.comparisons import deciding_rows
 from pipelines.results.evaluate_signals import failed
 from pipelines.results.signal_file import MeasuredSignals
 from pipelines.run import provenance
-from pipelines.run.evaluations import Evaluated, StoredEvaluation, list_evaluations, tradable_delay
+from pipelines.run.evaluations import (
+    Evaluated,
+    EvaluationRecord,
+    StoredEvaluation,
+    list_evaluations,
+    tradable_delay,
+)
 from pipelines.run.provenance import sessions
 from pipelines.run.record import RecordedRun, read_curves
 from pipelines.run.registration import registration_of
@@ -48,6 +53,7 @@ class Header:
 
     run_id: str
     name: str
+    record: EvaluationRecord
     created_at: str
     git_commit: str | None
     config_yaml: str
@@ -65,35 +71,25 @@ class Header:
     universe: str
     mean_firms_per_date: float
     main_book: str
-    backtest: BacktestConfig
     sharpe_rate: str
-    periods_per_year: float
+    evaluations: pl.DataFrame
+    tables: str  # folder relative to the report
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
     hazards: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    coverage: tuple[str, ...] = ()
     audit: pl.DataFrame | None = None
-    behind: Mapping[str, pl.DataFrame] = field(
-        default_factory=dict
-    )  # check -> evidence of a failure or warning
-    evaluation: str = ""
-    evaluations: pl.DataFrame | None = None
+    behind: Mapping[str, pl.DataFrame] = field(default_factory=dict)  # check -> evidence of what it found
     sessions: pl.DataFrame | None = None
-    incomplete: str | None = None  # None: complete
-    first: dt.date | None = None  # of the dates that were measured
-    last: dt.date | None = None
-    dates: int = 0
     trained: bool = True  # False: a file of signals
-    tables: str | None = None  # folder relative to the report
     trial_reach: str = ""
     registered: str = ""  # whether the run was registered before its test was opened; empty for signals
     group: str = "sector"  # what firms are grouped by: sector or industry
     simulated: bool = False  # the market
 
     @property
-    def measured_on(self) -> str | None:
+    def measured_on(self) -> str:
         """The dates that were measured, in words."""
-        return None if self.first is None else f"{self.dates:,} dates from {self.first} to {self.last}"
+        return f"{self.record.dates:,} dates from {self.record.first} to {self.record.last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +111,7 @@ class RunReport:
     """Everything that a report shows; a part without a table has no section."""
 
     header: Header
-    tables: Mapping[
-        str, pl.DataFrame
-    ]  # of the evaluation (its `report_ladder`), folds, learning, assumptions
+    tables: Mapping[str, pl.DataFrame]  # of the evaluation (its `report_ladder`), training and assumptions
     explained: tuple[ExplainedModel, ...] = ()
     explorer: str | None = None  # a file beside the report
     file: str | None = None  # that of the signals
@@ -211,9 +205,7 @@ def run_report(run: RecordedRun, evaluation: StoredEvaluation, dataset: Market, 
         audit=audit,
         behind={check: rows for check, rows in behind.items() if rows is not None},
         sessions=_sessions(events),
-        incomplete=measured.incomplete,
         registered=registration_of(replace(run, config=measured.apply_to(run.config))).sentence,
-        coverage=(measured.tested,) if measured.tested else (),
     )
     registered = {name: registry_name(config, name) for name in config.models}
     neural = [name for name, model in registered.items() if MODELS[model].kind == "neural"]
@@ -269,6 +261,7 @@ def _header(
     rule = config.universe.model_dump(exclude_none=True).items()
     return Header(
         run_id=measured.run_id,
+        record=record,
         config_yaml=to_yaml(config),
         config_hash=measured.run_id.rpartition("-")[2],
         trial_count=counted["trials"],
@@ -282,16 +275,10 @@ def _header(
             for key, value in rule
         ),
         main_book=next(iter(config.backtest.books)),
-        backtest=config.backtest,
         sharpe_rate=describe_rate(config.backtest.risk_free),
-        periods_per_year=record.periods_per_year,
         hazards=(*hazards, *describe_flagged(evaluation.read_table("flagged_rows"))),
-        evaluation=record.evaluation,
         evaluations=_evaluations(measured, record.evaluation),
         tables=str(evaluation.folder.relative_to(measured.folder)),
-        first=record.first,
-        last=record.last,
-        dates=record.dates,
         group=config.features.group_by,
         simulated=config.source.kind == "simulated",
         **own,
@@ -353,10 +340,19 @@ def assumptions(config: Config) -> pl.DataFrame:
     estimated = isinstance(costs.half_spread_bps, str)
     by_firm = f", estimated by firm and session ({costs.half_spread_bps})" if estimated else ""
     own_fees = "" if costs.borrow_file is None else "; some firms have fees of their own"
+    capital: list[tuple[str, float | None, str]] = []
+    if settings.capital is not None:
+        impact = "times daily volatility times the root of the trade's share of daily dollar volume"
+        capital = [
+            ("capital", settings.capital, "currency of the prices"),
+            ("impact", costs.impact_coefficient, impact),
+        ]
+        if (cap := settings.execution.participation_cap) is not None:
+            capital.append(("participation cap", 100 * cap, "% of daily dollar volume"))
     rows = [
         ("half-spread", None if estimated else costs.half_spread_bps, f"bps of traded notional{by_firm}"),
         ("commission", costs.commission_bps, "bps of traded notional"),
-        *_capital(settings),
+        *capital,
         ("borrow on shorts", costs.borrow_bps_per_year, f"bps of short value per year{own_fees}"),
         ("financing", costs.financing_bps_per_year, "bps of borrowed money per year"),
         (
@@ -369,19 +365,6 @@ def assumptions(config: Config) -> pl.DataFrame:
         else ("risk-free rate", 100 * rate, "% per year, on net exposure"),
     ]
     return pl.DataFrame(rows, schema=["assumption", "value", "unit"], orient="row")
-
-
-def _capital(settings: BacktestConfig) -> list[tuple[str, float | None, str]]:
-    """Capital, impact and participation cap; none without a capital."""
-    if settings.capital is None:
-        return []
-    cap = settings.execution.participation_cap
-    impact = "times daily volatility times the root of the trade's share of daily dollar volume"
-    return [
-        ("capital", settings.capital, "currency of the prices"),
-        ("impact", settings.costs.impact_coefficient, impact),
-        *([] if cap is None else [("participation cap", 100 * cap, "% of daily dollar volume")]),
-    ]
 
 
 _UNRECORDED = (
@@ -399,13 +382,7 @@ def _seconds(events: Sequence[provenance.Event]) -> dict[str, float]:
     """Sum the recorded seconds by stage."""
     spent: dict[str, float] = {}
     for event in events:
-        if isinstance(
-            event,
-            provenance.AuditMade
-            | provenance.TrainingEnded
-            | provenance.EvaluationMade
-            | provenance.ExplanationMade,
-        ):
+        if not isinstance(event, provenance.TrainingStarted | provenance.TaskDone):
             stage = "training" if isinstance(event, provenance.TrainingEnded) else event.event
             spent[stage] = spent.get(stage, 0.0) + event.seconds
     return spent

@@ -72,7 +72,7 @@ def _judge(report: RunReport, models: tuple[str, ...]) -> ReportVerdict:
     doubts = _doubts(best) + (_doubts_on_baselines(best) if header.trained else [])
     if header.execution_delay < 1:
         doubts.append("no delay that can be traded was measured")
-    if header.incomplete is not None:
+    if header.record.incomplete is not None:
         doubts.append("the run is incomplete")
     model = best["model"]
     loses = not is_unknown(best["sharpe_net"]) and best["sharpe_net"] <= 0
@@ -127,13 +127,11 @@ def _counted(report: RunReport, model: str) -> str:
 
 def _incomplete(report: RunReport) -> str:
     """Name missing forecasts and the dates compared; empty for a complete run."""
-    header = report.header
-    if header.incomplete is None:
+    missing = report.header.record.incomplete
+    if missing is None:
         return ""
-    return (
-        f"Missing: {header.incomplete}. Models are compared on the {header.measured_on} that all of them "
-        "forecast. "
-    )
+    compared = f"Models are compared on the {report.header.measured_on} that all of them forecast. "
+    return f"Missing: {missing}. {compared}"
 
 
 def _doubts(best: Mapping[str, Any]) -> list[str]:

@@ -31,14 +31,14 @@ from backtest.inference.multiple import confidence_set, superior_books
 from backtest.inference.overfitting import deflated_sharpe, probabilistic_sharpe
 from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
+from features.panel.periods import SESSIONS_PER_YEAR
 from models.spec import BENCHMARKS
 from pipelines.columns import of_book, table
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
-from pipelines.dataset.folds import n_paths, path_of_tests
+from pipelines.dataset.folds import n_paths
 from pipelines.dataset.market import Market
-from pipelines.results.evaluate import Evaluation, evaluate, forecasts_to_arrays, label_overlap
-from pipelines.run.completeness import common_dates, restrict_to_dates
+from pipelines.results.evaluate import Evaluation, comparable, evaluate, label_overlap
 from pipelines.run.evaluations import tradable_delay
 
 MIN_DEFLATED_SHARPE: Final = 0.95  # deflated Sharpe ratio that a confirmed model has at least
@@ -180,16 +180,22 @@ def deciding_rows(comparisons: pl.DataFrame) -> Iterator[dict[str, Any]]:
 class TradableSeries:
     """Daily ICs and returns of all models at the first delay that can be traded, on common dates."""
 
-    def __init__(self, result: Evaluation, config: Config, dates_T: npt.NDArray[np.datetime64]) -> None:
-        self.config, self.per_year, self.books = config, result.periods_per_year, list(config.backtest.books)
+    def __init__(
+        self,
+        result: Evaluation,
+        config: Config,
+        dates_T: npt.NDArray[np.datetime64],
+        per_year: float = SESSIONS_PER_YEAR,
+    ) -> None:
+        self.config, self.per_year, self.books = config, per_year, list(config.backtest.books)
         self.delay = tradable_delay(config.label.delays)
         own = pl.col("delay") == self.delay
-        ics = result.ic_series.filter(own)
+        ics = result["ic_series"].filter(own)
         self.models: list[str] = ics["model"].unique(maintain_order=True).to_list()
         self._ics = ics.pivot(on="model", index="date", values="ic").sort("date")
         self._returns = {
             str(book): part.pivot(on="model", index="date", values="excess_net").sort("date")
-            for (book,), part in result.equity.filter(own).partition_by(["book"], as_dict=True).items()
+            for (book,), part in result["equity"].filter(own).partition_by(["book"], as_dict=True).items()
         }
         rows_T = np.searchsorted(dates_T.astype("datetime64[D]"), self._ics["date"].to_numpy())
         self.year_T: IntArray = self._ics["date"].dt.year().to_numpy()  # of every date of `ic`
@@ -285,15 +291,13 @@ def path_table(
     sessions = np.unique(np.concatenate([fold.test for fold in folds]))
     parts = []
     for path in range(paths):
-        of_path = forecasts.join(path_of_tests(dataset, folds, path), on=["date", "fold"], how="semi")
-        arrays = forecasts_to_arrays(of_path, dataset.panel)
-        ordered = {model: arrays[model] for model in config.models if model in arrays}
-        dates_T = common_dates(ordered)
-        forecast = restrict_to_dates(ordered, dates_T)
+        forecast, dates_T = comparable(forecasts, dataset, config, folds, path)
         result = evaluate(forecast, one_delay, one_book, sessions=sessions, against=False)
-        found = {"path": path + 1, "book": book, "dates": int(dates_T.sum())}
-        figures = {"ic": "ensemble_ic", "rank_ic": "ensemble_rank_ic"}
-        figures["sharpe_net"] = of_book(book, "sharpe_net")
-        columns = {name: pl.lit(value) for name, value in found.items()}
-        parts.append(result.ladder.select("model", "delay", **columns, **figures))
+        found: dict[str, Any] = {"path": path + 1, "book": pl.lit(book), "dates": int(dates_T.sum())}
+        figures = {
+            "ic": "ensemble_ic",
+            "rank_ic": "ensemble_rank_ic",
+            "sharpe_net": of_book(book, "sharpe_net"),
+        }
+        parts.append(result["ladder"].select("model", "delay", **found, **figures))
     return table("paths").frame(pl.concat(parts).sort("model", "path", maintain_order=True))

@@ -1,8 +1,7 @@
 """Compute the tables of a backtest from forecasts: metrics, books, costs, and the ceiling if known."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -13,15 +12,16 @@ from backtest.accounts.performance import book_metrics, excess_return
 from backtest.books.ranked import centred_rank, row_sums
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import forecast_metrics
-from features.arrays import FloatArray, IntArray
+from backtest.splits.folds import Fold
+from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
-from features.panel.periods import SESSIONS_PER_YEAR
 from pipelines.columns import BOOK_FIGURES, of_book, table
 from pipelines.config.schema import Config
 from pipelines.dataset.backtest_files import require_rates, risk_free_rates
+from pipelines.dataset.folds import path_of_tests
 from pipelines.dataset.market import Market
 from pipelines.results.books import Benchmarks, MeasuredBook, book_orders
-from pipelines.run.completeness import forecast_by_all
+from pipelines.run.completeness import common_dates, forecast_by_all, restrict_to_dates
 
 NO_SCORES: Final = pl.DataFrame(  # validation scores of what was not trained
     schema={"model": pl.String, "valid_ic": pl.Float64, "valid_rank_ic": pl.Float64}
@@ -34,25 +34,7 @@ _ACTIVE: Final = ("information_ratio", "tracking_error")
 _FAR = 1e6  # times larger than usual: then a forecast's date is searched for differences lost to it
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """Result tables of a backtest; annual figures use ``periods_per_year``."""
-
-    ladder: pl.DataFrame
-    ic_series: pl.DataFrame
-    quantiles: pl.DataFrame
-    equity: pl.DataFrame
-    costs: pl.DataFrame
-    book_notes: pl.DataFrame
-    against: Mapping[str, pl.DataFrame]  # the tables of the benchmarks; none without any
-    periods_per_year: float = SESSIONS_PER_YEAR
-
-    @property
-    def tables(self) -> dict[str, pl.DataFrame | None]:
-        """Name -> table; None without notes."""
-        names = ("ladder", "ic_series", "quantiles", "equity", "costs")
-        notes = None if self.book_notes.is_empty() else self.book_notes
-        return {**{name: getattr(self, name) for name in names}, "book_notes": notes, **self.against}
+Evaluation = dict[str, pl.DataFrame]  # the tables of a backtest by name
 
 
 def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int, FloatArray]]:
@@ -63,6 +45,17 @@ def forecasts_to_arrays(frame: pl.DataFrame, panel: Panel) -> dict[str, dict[int
     ).items():
         arrays.setdefault(str(model), {})[int(seed)] = to_panel(part, "forecast", panel)
     return arrays
+
+
+def comparable(
+    forecasts: pl.DataFrame, dataset: Market, config: Config, plan: Sequence[Fold], path: int = 0
+) -> tuple[dict[str, dict[int, FloatArray]], BoolArray]:
+    """Forecasts of a path of tests by model and seed on dates that all models forecast, and these dates."""
+    of_path = forecasts.join(path_of_tests(dataset, plan, path), on=["date", "fold"], how="semi")
+    arrays = forecasts_to_arrays(of_path, dataset.panel)
+    ordered = {model: arrays[model] for model in config.models if model in arrays}
+    dates_T = common_dates(ordered)
+    return restrict_to_dates(ordered, dates_T), dates_T
 
 
 def ensemble(seeds: Mapping[int, FloatArray]) -> FloatArray:
@@ -204,16 +197,15 @@ def evaluate(
                 for index, value in enumerate(joint.quantile_returns)
             ]
     of_books = [of_book(book, figure) for book in config.backtest.books for figure in BOOK_FIGURES]
-    return Evaluation(
-        ladder=table("ladder").frame(ladder, *of_books),
-        ic_series=table("ic_series").frame(pl.concat(ic_series)),
-        quantiles=table("quantiles").frame(quantiles),
-        equity=table("equity").frame(pl.concat(equity)),
-        costs=table("costs").frame(costs),
-        book_notes=table("book_notes").of(notes),
-        against=benchmarks.tables(),
-        periods_per_year=year,
-    )
+    return {
+        "ladder": table("ladder").frame(ladder, *of_books),
+        "ic_series": table("ic_series").frame(pl.concat(ic_series)),
+        "quantiles": table("quantiles").frame(quantiles),
+        "equity": table("equity").frame(pl.concat(equity)),
+        "costs": table("costs").frame(costs),
+        **({"book_notes": table("book_notes").of(notes)} if notes else {}),
+        **benchmarks.tables(),
+    }
 
 
 def label_overlap(rows_T: IntArray, horizon: int) -> int:

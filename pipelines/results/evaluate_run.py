@@ -7,7 +7,7 @@ suffixes there: T sessions of the book, N firms, S sectors, K styles.
 import datetime as dt
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cached_property, partial
 from pathlib import Path
@@ -20,12 +20,10 @@ import polars as pl
 from backtest.accounts.market import BookMarket
 from backtest.accounts.performance import book_metrics, counted_sessions, exposure_before
 from backtest.accounts.variants import SparseTargets, Variant
-from backtest.analysis import ledger
+from backtest.analysis import ledger, regression
 from backtest.analysis.capacity import capacity
-from backtest.analysis.regression import describe_regression, factor_regression, period_returns
 from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from backtest.risk import BookRisk, CharacteristicRisk, book_risk, by_risk, characteristic_risk
-from backtest.splits.folds import Fold
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
@@ -38,13 +36,13 @@ from pipelines.dataset.backtest_files import (
     require_rates,
     risk_free_rates,
 )
-from pipelines.dataset.folds import describe_tested, path_of_tests, plan_folds
+from pipelines.dataset.folds import describe_tested, plan_folds
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.results import books, comparisons, forecast_tables
-from pipelines.results.evaluate import NO_SCORES, ensemble, evaluate, forecasts_to_arrays
+from pipelines.results.evaluate import NO_SCORES, comparable, ensemble, evaluate
 from pipelines.results.recount import keep_returns, recount, trials_of
 from pipelines.run import completeness, evaluations
 from pipelines.run.provenance import EvaluationMade, environment
@@ -66,7 +64,7 @@ def evaluate_run(
         folds = [fold.index for fold in plan]
         missing = completeness.missing_tasks(config.models, folds, config.seeds, forecasts)
         complete = completeness.comparable_folds(folds, missing, forecasts)
-        ordered, dates_T = _comparable(forecasts, dataset, config, plan)
+        ordered, dates_T = comparable(forecasts, dataset, config, plan)
         now = environment()
         measured, trials = evaluate_trials(
             ordered,
@@ -88,13 +86,12 @@ def evaluate_run(
             "paths": comparisons.path_table(forecasts, plan, dataset, config),
         }
         run.write_table("ensembles", forecast_tables.ensemble_table(ordered, dataset.panel))
-        new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit)
-        incomplete, tested = (
-            completeness.describe_missing(missing, folds, config.seeds),
-            describe_tested(dataset, config, plan),
-        )
-        of_run = {"missing": missing, "incomplete": incomplete, "tested": tested}
-        new = new.model_copy(update=of_run)
+        of_run = {
+            "missing": missing,
+            "incomplete": completeness.describe_missing(missing, folds, config.seeds),
+            "tested": describe_tested(dataset, config, plan),
+        }
+        new = evaluation_record(config, dataset.panel, dates_T, trials, now.commit).model_copy(update=of_run)
         stored = evaluations.store_evaluation(run, new, tables)
         if stored.record == new:  # otherwise the same evaluation existed already
             seconds = round(time.monotonic() - started, 1)
@@ -105,21 +102,10 @@ def evaluate_run(
 
 def complete_signal(run: RecordedRun, dataset: Market, lake: Lake, model: str) -> FloatArray:
     """Signal (T, N) of a model that :func:`evaluate_run` trades; ConfigError without forecasts of it."""
-    ordered, _ = _comparable(_forecasts(run, lake), dataset, run.config, plan_folds(dataset, run.config))
+    ordered, _ = comparable(_forecasts(run, lake), dataset, run.config, plan_folds(dataset, run.config))
     if model not in ordered:
         raise ConfigError(f"Run {run.run_id} has no forecasts of {model}; train it with 'peerglass train'.")
     return ensemble(ordered[model])
-
-
-def _comparable(
-    forecasts: pl.DataFrame, dataset: Market, config: Config, plan: Sequence[Fold]
-) -> tuple[dict[str, dict[int, FloatArray]], BoolArray]:
-    """Test forecasts by model and seed on the dates that all models forecast, and these dates."""
-    of_path = forecasts.join(path_of_tests(dataset, plan), on=["date", "fold"], how="semi")
-    arrays = forecasts_to_arrays(of_path, dataset.panel)
-    ordered = {model: arrays[model] for model in config.models if model in arrays}
-    dates_T = completeness.common_dates(ordered)
-    return completeness.restrict_to_dates(ordered, dates_T), dates_T
 
 
 def missing_tasks_of_run(run: RecordedRun, dataset: Market, lake: Lake) -> tuple[tuple[str, int, int], ...]:
@@ -170,21 +156,21 @@ def evaluate_trials(
     result = evaluate(
         forecasts, market, config, scores, truth_TN=truth_TN, sessions=sessions, on_book=analysis.add
     )
-    series = comparisons.TradableSeries(result, config, market.panel.dates_T)
-    keep_returns(output, result.equity, tried, config)
+    series = comparisons.TradableSeries(result, config, market.panel.dates_T, market.panel.periods_per_year)
+    keep_returns(output, result["equity"], tried, config)
     signals = ((model, ensemble(seeds)) for model, seeds in forecasts.items())
     behaviour = in_background(lambda: forecast_tables.forecast_tables(signals, market, config))
     endings = ending_table(forecasts, market, config)
     trained = set(forecasts) <= set(config.models)
     tables: dict[str, pl.DataFrame | None] = {
-        **result.tables,
+        **result,
         **behaviour.result(),
         "comparisons": comparisons.comparison_table(series) if trained else None,
         "yearly": comparisons.yearly_table(series) if trained else None,
         "significance": comparisons.significance_table(series, trials),
         "multiple_tests": comparisons.multiple_test_table(series),
         "endings": endings,
-        "flagged_rows": flagged_rows(market, result.equity),
+        "flagged_rows": flagged_rows(market, result["equity"]),
         **analysis.tables(),
     }
     return {name: frame for name, frame in tables.items() if frame is not None}, trials
@@ -334,17 +320,13 @@ class _AnalysedBook:
         yield asdict(self.book.metrics) | used
 
     def factor_alpha(self) -> Iterator[Row]:
-        """Alpha and the betas of a factor regression; what they say stands in ``reading`` of alpha."""
+        """A regression on factors that are built from the panel itself."""
         excess_TJ = self.traded.return_TJ.copy()
         excess_TJ[:, 0] -= self.book.rate_T  # the market is held with capital, the styles finance themselves
         factors, year = FactorReturns(self.traded.names, excess_TJ), self.book.result.periods_per_year
-        found = factor_regression(self.book.excess_T, factors, year)
-        if found is None:
-            return
-        for term in found.terms:
-            reading = describe_regression(found) if term is found.alpha else None
-            of_all = {"r2": found.r2, "sessions": found.n, "reading": reading}
-            yield {**asdict(term), "term": term.name, **of_all}
+        found = regression.factor_regression(self.book.excess_T, factors, year)
+        if found is not None:
+            yield from _terms(found, sessions=found.n)
 
     def factor_models(self) -> Iterator[Row]:
         """Regressions of the gross and of the net returns on the factors of files, for each of them."""
@@ -360,15 +342,11 @@ class _AnalysedBook:
             free_T = np.where(exposure_T == 0.0, 0.0, exposure_T * rate_T)
             factors = FactorReturns(published.names, published.return_PJ)
             for after_costs, every_T in ((False, result.return_gross_T), (True, result.return_net_T)):
-                return_P = period_returns(every_T[self.counted], free_T, period_T, count)
-                found = factor_regression(return_P, factors, published.per_year)
-                if found is None:
-                    continue
-                same = {"factors": name, "frequency": published.frequency, "after_costs": after_costs}
-                same |= {"r2": found.r2, "periods": found.n, "lags": found.lags}
-                for term in found.terms:
-                    reading = describe_regression(found) if term is found.alpha else None
-                    yield {**asdict(term), **same, "term": term.name, "reading": reading}
+                return_P = regression.period_returns(every_T[self.counted], free_T, period_T, count)
+                found = regression.factor_regression(return_P, factors, published.per_year)
+                if found is not None:
+                    of_file = {"factors": name, "frequency": published.frequency, "after_costs": after_costs}
+                    yield from _terms(found, periods=found.n, lags=found.lags, **of_file)
 
     def capacity(self) -> Iterator[Row]:
         """Net figures at growing amounts of capital, if the prices have volumes."""
@@ -398,7 +376,7 @@ class _AnalysedBook:
         """What each sector, side, factor and name earned; without sectors, that partition is left out."""
         panel, rows = self.panel, self.rows
         parts = [*ledger.by_side(rows), *ledger.by_factor(rows, self.scores, self.factors)]
-        parts += by_risk(rows, self.risk, len(self.nav_T))
+        parts += by_risk(rows, self._risk_model, len(self.nav_T))
         if panel.groups_S:
             parts += ledger.by_sector(rows, panel.group_TN[self.held], panel.groups_S)
         for part in (*parts, *ledger.by_name(rows, panel.tickers_N)):
@@ -417,22 +395,21 @@ class _AnalysedBook:
                     mean, low, high = (float(of(exposure_T)) for of in (np.mean, np.min, np.max))
                     yield {"kind": kind, "key": key, "mean": mean, "low": low, "high": high}
 
-    @property
-    def risk(self) -> CharacteristicRisk:
-        """The risk model of the panel, from the book's first session on."""
+    @cached_property
+    def _risk_model(self) -> CharacteristicRisk:
         return characteristic_risk(self.panel).since(self.held.start)
 
     @cached_property
-    def book_risk(self) -> BookRisk:
+    def _book_risk(self) -> BookRisk:
         """The book's risk at the last close of every week."""
         day_T = self.panel.dates_T[self.held][self.counted].astype("datetime64[D]").astype(np.int64)
         week_T = (day_T + 3) // 7  # day 0 is a Thursday, and weeks begin on Monday
         last = np.flatnonzero(np.append(np.diff(week_T) != 0, True)) + self.counted.start
-        return book_risk(self.rows, self.risk, self.nav_T, last)
+        return book_risk(self.rows, self._risk_model, self.nav_T, last)
 
-    def risk_series(self) -> Iterator[Row]:
+    def risk(self) -> Iterator[Row]:
         """Predicted volatility week by week, and the return of the week after it in units of that."""
-        found, year = self.book_risk, self.book.result.periods_per_year
+        found, year = self._book_risk, self.book.result.periods_per_year
         ends = [*found.session_P[1:], self.counted.stop - 1]
         for p, first in enumerate(found.session_P):
             total, specific = float(found.variance_P[p]), float(found.specific_P[p])
@@ -448,7 +425,7 @@ class _AnalysedBook:
 
     def risk_exposures(self) -> Iterator[Row]:
         """Exposures and parts of the predicted variance; what is specific has no exposure."""
-        found = self.book_risk
+        found = self._book_risk
         total_P = np.where(found.variance_P > 0, found.variance_P, np.nan)
         share_PQ = np.column_stack([found.part_PQ, found.specific_P]) / total_P[:, None]
         for p, session in enumerate(found.session_P.tolist()):
@@ -490,26 +467,26 @@ class _AnalysedBook:
                 "ticker": pl.Series(self.panel.tickers_N, dtype=pl.String).gather(rows.firm_R),
                 **{name: amount_R.astype(np.float32) for name, amount_R in amounts.items()},
             }
-        ).select(
-            pl.lit(self.book.model).alias("model"), pl.lit(self.book.orders.name).alias("book"), pl.all()
-        )
+        ).with_columns(model=pl.lit(self.book.model), book=pl.lit(self.book.orders.name))
 
 
-_TABLES = {
-    "figures": _AnalysedBook.figures,
-    "capacity": _AnalysedBook.capacity,
-    "factor_alpha": _AnalysedBook.factor_alpha,
-    "factor_models": _AnalysedBook.factor_models,
-    "contributions": _AnalysedBook.contributions,
-    "exposures": _AnalysedBook.exposures,
-    "risk": _AnalysedBook.risk_series,
-    "risk_exposures": _AnalysedBook.risk_exposures,
-    "drawdowns": _AnalysedBook.drawdowns,
-    "worst_days": _AnalysedBook.worst_days,
-}
+def _terms(found: regression.FactorRegression, **of_all: object) -> Iterator[Row]:
+    """Alpha and the betas of a regression; what they say stands in ``reading`` of alpha."""
+    for term in found.terms:
+        reading = regression.describe_regression(found) if term is found.alpha else None
+        yield {**asdict(term), "term": term.name, "r2": found.r2, "reading": reading, **of_all}
 
 
-_OPTIONAL = ("factor_models", "risk", "risk_exposures")  # without factors, or with too few firms
+_TABLES = (  # methods of a book
+    *("figures", "capacity", "factor_alpha", "factor_models", "contributions", "exposures", "risk"),
+    *("risk_exposures", "drawdowns", "worst_days"),
+)
+_OPTIONAL = (
+    "capacity",
+    "factor_models",
+    "risk",
+    "risk_exposures",
+)  # without volumes, factors or enough firms
 
 
 class BookAnalysis:
@@ -533,19 +510,17 @@ class BookAnalysis:
         """Analyse a book; its result must hold the ledger."""
         one = _AnalysedBook(book, self._market.panel, self._factors, self._published, self._settings)
         keys = {"model": book.model, "book": book.orders.name, "delay": book.delay}
-        for name, rows in _TABLES.items():
-            if name != "capacity" or book.delay == self._main_delay:
-                self._rows[name] += ({**keys, **row} for row in rows(one))
-        if book.orders.name == next(iter(self._settings.books)) and book.delay == self._main_delay:
+        main = book.delay == self._main_delay
+        for name, rows in self._rows.items():
+            if main or name != "capacity":
+                rows.extend({**keys, **row} for row in getattr(one, name)())
+        if main and book.orders.name == next(iter(self._settings.books)):
             self._positions.append(one.positions())
 
     def tables(self) -> dict[str, pl.DataFrame]:
         """Return the tables of all books; those without volumes, a tradable delay or factors are missing."""
-        has_volume = self._market.panel.volume_TN is not None
         tables = {
-            name: table(name).of(rows)
-            for name, rows in self._rows.items()
-            if (name != "capacity" or has_volume) and (rows or name not in _OPTIONAL)
+            name: table(name).of(rows) for name, rows in self._rows.items() if rows or name not in _OPTIONAL
         }
         if self._positions:
             tables["positions"] = table("positions").frame(pl.concat(self._positions))

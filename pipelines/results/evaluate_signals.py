@@ -138,15 +138,13 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
         "unpriced": ~priced_R,
         "no universe on that date": ~decides_T[t_R],
         "not in the universe": ~market.universe_TN[t_R, n_R],
+        _EARLY: early_rows(table.path, frame).to_numpy(),
     }
     days_R = None
     if KNOWN_FROM in frame.columns:
         days_R = (day_R - frame[KNOWN_FROM].to_numpy().astype("datetime64[D]")).astype(np.float64)
-        tests[_EARLY] = early_rows(table.path, frame).to_numpy()
-    reason_R = np.zeros(len(day_R), dtype=np.int8)  # 0: used
-    for number, name in reversed(list(enumerate(REASONS, start=1))):
-        if name in tests:
-            reason_R[tests[name]] = number
+    # 0: used; 1 is a missing value, which depends on the signal
+    reason_R = np.select([tests[name] for name in REASONS[1:]], list(range(2, len(REASONS) + 1)))
 
     def on_panel(value_R: FloatArray, kept_R: BoolArray) -> FloatArray:
         value_TN = np.full(market.universe_TN.shape, np.nan)
@@ -169,8 +167,7 @@ def place_signals(table: SignalTable, market: Market, quarantine: pl.DataFrame |
             {"signal": signal, "reason": name, "rows": int(count)}
             for name, count in zip((USED, *REASONS), counts, strict=True)
         )
-    off = np.unique(day_R[off_R & ~outside_R])
-    off_sessions = tuple(str(day) for day in off)
+    off_sessions = tuple(map(str, np.unique(day_R[off_R & ~outside_R])))
     return PlacedSignals(signals, TABLES["rows"].frame(rows), off_sessions, early, days_TN)
 
 
@@ -439,38 +436,21 @@ def prepare_signals(
 
 def measure_signals(prepared: PreparedSignals, progress: Progress) -> StoredEvaluation:
     """Evaluate signals side by side and store the evaluation; every book is recorded as a trial first."""
-    measured, market, own = prepared.measured, prepared.market, prepared.config
+    measured, market, own, placed = prepared.measured, prepared.market, prepared.config, prepared.placed
     with progress.stage("backtest"):
-        tables, trials = signal_tables(
-            prepared.placed,
+        sessions = placed.sessions(market)
+        tables, trials = evaluate_trials(
+            {name: {0: signal_TN} for name, signal_TN in placed.signals.items()},
             market,
             own,
             run_id=measured.run_id,
             output=measured.folder.parent,
             tried=prepared.trials,
+            sessions=sessions,
         )
-        sessions = prepared.placed.sessions(market)
         made = evaluation_record(own, market.panel, sessions, trials, git_commit())
-        made_tables = {**tables, "guard": prepared.guard, "cutoffs": prepared.cutoffs}
-        return recount(measured, store_evaluation(measured, made, made_tables))
-
-
-def signal_tables(
-    placed: PlacedSignals,
-    market: Market,
-    config: Config,
-    *,
-    run_id: str,
-    output: Path,
-    tried: Mapping[str, Trial],
-) -> tuple[dict[str, pl.DataFrame], int]:
-    """Compute the tables of an evaluation of signals, with ``rows``; the config must have no models."""
-    forecasts = {name: {0: signal_TN} for name, signal_TN in placed.signals.items()}
-    sessions = placed.sessions(market)
-    tables, trials = evaluate_trials(
-        forecasts, market, config, run_id=run_id, output=output, tried=tried, sessions=sessions
-    )
-    return tables | {"rows": placed.rows}, trials
+        beside = {"rows": placed.rows, "guard": prepared.guard, "cutoffs": prepared.cutoffs}
+        return recount(measured, store_evaluation(measured, made, {**tables, **beside}))
 
 
 def with_tradable_delay(config: Config) -> tuple[Config, tuple[str, ...]]:

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import polars as pl
@@ -41,13 +41,154 @@ from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.backtest_files import require_rates, risk_free_rates
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError
-from pipelines.files import replacing
 from pipelines.format import number
 from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.comparisons import samples
-from pipelines.run.evaluations import Evaluated
 from pipelines.terminal import text_table
 from pipelines.train.trials import TrialCount
+
+MAX_VARIANTS = 10_000
+_SCALARS = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One setting of a sweep: its name as the user wrote it, its keys inside ``backtest``, and values."""
+
+    name: str
+    path: tuple[str, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VariantSettings:
+    """One combination of values by axis, and the section ``backtest`` that has them."""
+
+    values: Mapping[str, Any]
+    backtest: BacktestConfig
+
+    def delay(self, config: Config) -> int:
+        """Sessions from the decision to the trade."""
+        return config.label.delay if self.backtest.delay is None else self.backtest.delay
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The axes of a sweep of one book, and all combinations of their values; the last axis moves fastest."""
+
+    book: str
+    axes: tuple[Axis, ...]
+    variants: tuple[VariantSettings, ...]
+
+    @property
+    def assumptions(self) -> list[str]:
+        """Names of the axes that are no settings of the book."""
+        return [axis.name for axis in self.axes if axis.path[0] != "books"]
+
+    @classmethod
+    def parse(cls, text: str, backtest: BacktestConfig, book: str | None) -> Self:
+        """Parse ``'quantiles=5,10; delay=0,1,2; half_spread_bps=0,5'``; values are written as in YAML."""
+        given: list[tuple[str, tuple[Any, ...]]] = []
+        for part in filter(None, (part.strip() for part in text.split(";"))):
+            name, equals, listed = (piece.strip() for piece in part.partition("="))
+            if not (name and equals and listed):
+                raise ConfigError(
+                    f"--sweep has the part {part!r}; write name=value,value, and separate settings by "
+                    "semicolons, as in 'quantiles=5,10; delay=1,2'."
+                )
+            try:
+                values = yaml.safe_load(f"[{listed}]")
+            except yaml.YAMLError:
+                values = None
+            if not isinstance(values, list) or not all(isinstance(value, _SCALARS) for value in values):
+                raise ConfigError(
+                    f"--sweep: the values of {name}, {listed!r}, must be plain values separated by commas."
+                )
+            given.append((name, tuple(values)))
+        return cls.of(given, backtest, book)
+
+    @classmethod
+    def of(
+        cls, given: Iterable[tuple[str, tuple[Any, ...]]], backtest: BacktestConfig, book: str | None
+    ) -> Self:
+        """Find settings by their names, and combine their values; the first book is swept if none is named.
+
+        A name is a key of the swept book (``quantiles``), of the costs or the execution
+        (``half_spread_bps``), or of the section itself (``delay``); or the dotted path of any of them inside
+        the section (``costs.half_spread_bps``).
+        """
+        book = next(iter(backtest.books)) if book is None else book
+        axes = _find_axes(given, backtest, book)
+        count = math.prod(len(axis.values) for axis in axes)
+        if count > MAX_VARIANTS:
+            raise ConfigError(
+                f"The sweep has {count:,} combinations; at most {MAX_VARIANTS:,} are measured at once."
+            )
+        settings = backtest.model_dump()
+        settings["books"] = {book: settings["books"][book]}
+        found = []
+        for values in itertools.product(*(axis.values for axis in axes)):
+            changed = settings
+            for axis, value in zip(axes, values, strict=True):
+                changed = _replaced(changed, axis.path, value)
+            try:
+                section = BacktestConfig.model_validate(changed)
+            except ValidationError as error:
+                first = error.errors()[0]
+                where = ".".join(map(str, first["loc"]))
+                wrong = f"{first['msg']} (given: {first['input']!r})"
+                raise ConfigError(f"The sweep is not valid: backtest.{where}: {wrong}.") from None
+            named = {axis.name: value for axis, value in zip(axes, values, strict=True)}
+            found.append(VariantSettings(named, section))
+        return cls(book, axes, tuple(found))
+
+
+def _find_axes(
+    given: Iterable[tuple[str, tuple[Any, ...]]], backtest: BacktestConfig, book: str
+) -> tuple[Axis, ...]:
+    known = _settings(backtest, book)
+    axes: list[Axis] = []
+    for name, values in given:
+        paths = [path for path in known if ".".join(path) == name] or [p for p in known if p[-1] == name]
+        if len(paths) != 1:
+            found = ", ".join(".".join(path) for path in paths or known)
+            problem = "more than one setting" if paths else "no setting"
+            raise ConfigError(
+                f"The sweep names {name!r}, which is {problem} of backtest; choose among: {found}."
+            )
+        if any(axis.path == paths[0] for axis in axes):
+            raise ConfigError(f"The sweep names {name!r} twice; list all its values at once.")
+        if len(set(map(repr, values))) < len(values):
+            listed = ",".join(map(write_value, values))
+            raise ConfigError(f"The sweep lists a value of {name} twice: {listed}; remove one.")
+        axes.append(Axis(name, paths[0], values))
+    if not axes:
+        raise ConfigError("The sweep is empty; name a setting and its values, such as delay with 0, 1 and 2.")
+    return tuple(axes)
+
+
+def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
+    """A copy with one setting replaced; the original is shared by all variants."""
+    key, *rest = path
+    return {**settings, key: _replaced(settings[key], rest, value) if rest else value}
+
+
+def _settings(backtest: BacktestConfig, book: str) -> list[tuple[str, ...]]:
+    """Paths of all plain settings of the section that change what a book trades, and of the swept book."""
+    if book not in backtest.books:
+        raise ConfigError(f"There is no book {book!r}; the books are {', '.join(backtest.books)}.")
+    section = backtest.model_dump(exclude={"risk_free", "benchmarks", "factors"})
+    section["books"] = {book: {k: v for k, v in section["books"][book].items() if k != "kind"}}
+    return list(_leaves(section))
+
+
+def _leaves(section: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
 
 Row = dict[str, Any]
 _FEW = 200  # variants up to which each has an interval
@@ -60,14 +201,22 @@ _FIGURES = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sweep:
-    """The result of a sweep, in the order of the grid; its tables have a further column per axis."""
+    """The result of a sweep, in the order of its grid; its tables have a further column per axis."""
 
+    grid: Grid
+    folder: Path
     table: pl.DataFrame  # more than 200 variants have no intervals
     daily: pl.DataFrame
     overfitting: pl.DataFrame  # by set of assumptions with two books: the cheapest would always be best
+    sentences: tuple[str, ...] = ()
 
-    def with_effective(self, effective: float) -> Sweep:
-        """Add the deflated Sharpe ratios with the effective number of trials in the ledger."""
+    @property
+    def page(self) -> Path:
+        """HTML page of the sweep."""
+        return self.folder / "sweep.html"
+
+    def counted(self, trials: TrialCount, effective: float) -> Self:
+        """Add deflated Sharpe ratios with the effective number of trials, and what the whole sweep shows."""
         effective = max(effective, 1.0)
         found = [
             deflated_sharpe(self.daily[f"{row}"].cast(pl.Float64).fill_null(np.nan).to_numpy(), effective)
@@ -75,19 +224,21 @@ class Sweep:
         ]
         column = pl.Series("deflated_effective", found, dtype=pl.Float64)
         wide = self.table.with_columns(column, effective_trials=pl.lit(effective))
-        declared = TABLES["sweep_variants"]
-        axes = [name for name in wide.columns if name not in declared.columns]
-        return replace(self, table=declared.frame(wide, *axes))
+        axes = [axis.name for axis in self.grid.axes]
+        made = replace(self, table=TABLES["sweep_variants"].frame(wide, *axes))
+        return replace(made, sentences=_sentences(made, trials))
 
 
-def sweep(
+def sweep(  # noqa: PLR0917  # what is swept, and where it is kept
     signals: Mapping[str, FloatArray],
     market: Market,
     config: Config,
-    variants: Sequence[VariantSettings],
+    grid: Grid,
     trials: int,
+    folder: Path,
 ) -> Sweep:
     """Measure every variant of every signal, known at the close of session t; ``trials`` count them."""
+    variants = grid.variants
     rows, daily, overfitting = list[Row](), list[pl.DataFrame](), list[Row]()
     dates_T, year = market.panel.dates_T, market.panel.periods_per_year
     rate = variants[0].backtest.risk_free
@@ -125,11 +276,13 @@ def sweep(
                     "sharpe_upper": None if between is None else between.upper,
                 }
             )
-        overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, variants))
+        overfitting += ({"signal": name, **found} for found in _overfitting(excess_VT, grid))
     return Sweep(
+        grid,
+        folder,
         TABLES["sweep_variants"].frame(rows, *variants[0].values),
         pl.concat(daily, how="align_full").fill_nan(None),
-        TABLES["sweep_overfitting"].frame(overfitting, *(variants[0].assumptions if overfitting else ())),
+        TABLES["sweep_overfitting"].frame(overfitting, *(grid.assumptions if overfitting else ())),
     )
 
 
@@ -159,10 +312,10 @@ def _account(
     return run_books(books, book_market(panel, held))
 
 
-def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> Iterator[Row]:
+def _overfitting(excess_VT: FloatArray, grid: Grid) -> Iterator[Row]:
     """Probability that the best book of one half is below the median in the other, by set of assumptions."""
     sets: dict[str, list[int]] = {}
-    for v, variant in enumerate(variants):
+    for v, variant in enumerate(grid.variants):
         sets.setdefault(variant.backtest.model_dump_json(exclude={"books"}), []).append(v)
     for members in sets.values():
         common_T = ~np.isnan(excess_VT[members]).any(axis=0)
@@ -171,10 +324,8 @@ def _overfitting(excess_VT: FloatArray, variants: Sequence[VariantSettings]) -> 
             continue
         found = probability_of_overfitting(excess_VT[members][:, common_T].T, blocks=blocks)
         probabilities = {"pbo": found.probability, "loss_probability": found.loss_probability}
-        yield {**variants[members[0]].assumptions, "variants": len(members), **probabilities}
-
-
-_FOLDER, _RECORD = "sweeps", "sweep.json"
+        assumed = {name: grid.variants[members[0]].values[name] for name in grid.assumptions}
+        yield {**assumed, "variants": len(members), **probabilities}
 
 
 class SweepRecord(BaseModel):
@@ -191,27 +342,14 @@ class SweepRecord(BaseModel):
     sentences: tuple[str, ...]
 
 
-def store_sweep(run: Evaluated, record: SweepRecord, sweep: Sweep, page: str) -> Path:
-    """Write a sweep atomically and return its folder; an earlier one with the same id is replaced."""
-    folder = run.folder / _FOLDER / record.sweep
-    with replacing(folder) as partial:
-        partial.mkdir()
-        sweep.table.write_parquet(partial / "variants.parquet")
-        sweep.daily.write_parquet(partial / "daily.parquet")
-        (partial / "sweep.html").write_text(page, encoding="utf-8")
-        (partial / _RECORD).write_text(record.model_dump_json(indent=1), encoding="utf-8")
-    return folder
-
-
 _MOST_BLOCKS = 24
 _MOST_SETS = 6
 
 
-def sentences(sweep: Sweep, axes: Sequence[Axis], counted: TrialCount) -> tuple[str, ...]:
+def _sentences(sweep: Sweep, counted: TrialCount) -> tuple[str, ...]:
     """Say what the sweep as a whole shows: its size, its best variant, and how far that can be believed."""
-    frame = sweep.table
+    frame, axes, assumed = sweep.table, sweep.grid.axes, sweep.grid.assumptions
     signals = frame["signal"].n_unique()
-    assumed = [axis.name for axis in axes if axis.path[0] != "books"]
     plural = "" if counted.trials == 1 else "s"
     said = [
         f"{frame.height:,} variants of {signals} signal{'' if signals == 1 else 's'} on the same sessions; "
@@ -258,10 +396,9 @@ def _of_the_best(found: pl.DataFrame, assumed: Sequence[str]) -> Iterator[str]:
         )
 
 
-def heat_maps(
-    frame: pl.DataFrame, axes: Sequence[Axis]
-) -> Iterator[tuple[str, list[str], list[tuple[str, list[Row]]]]]:
+def heat_maps(sweep: Sweep) -> Iterator[tuple[str, list[str], list[tuple[str, list[Row]]]]]:
     """Title, heading and lines of a map (values of axis 1 by those of axis 2) for each of the others."""
+    frame, axes = sweep.table, sweep.grid.axes
     rows, columns, others = axes[0], axes[1] if len(axes) > 1 else None, [axis.name for axis in axes[2:]]
     across = ("net Sharpe",) if columns is None else columns.values
     corner = rows.name if columns is None else f"{rows.name} \\ {columns.name}"
@@ -277,25 +414,25 @@ def _cell(row: Row) -> str:
     return "-" if row["sharpe_net"] is None else f"{number(row['sharpe_net'], 2)} ({deflated})"
 
 
-def describe_sweep(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str]) -> str:
+def describe_sweep(sweep: Sweep) -> str:
     """Format a sweep: a block of net and deflated Sharpe ratios per signal and values of further axes."""
-    lines, maps = ["net Sharpe ratio (deflated)"], list(heat_maps(sweep.table, axes))
+    lines, maps = ["net Sharpe ratio (deflated)"], list(heat_maps(sweep))
     for title, heading, rows in maps[:_MOST_BLOCKS]:
         cells = [[name, *map(_cell, row)] for name, row in rows]
         lines += [title, *text_table(cells, heading)]
     if len(maps) > _MOST_BLOCKS:
         lines.append(f"and {len(maps) - _MOST_BLOCKS} more blocks, which the page shows")
-    return "\n".join((*lines, *said))
+    return "\n".join((*lines, *sweep.sentences, str(sweep.page)))
 
 
-def sweep_json(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str], place: str) -> str:
+def sweep_json(sweep: Sweep) -> str:
     """The sweep as one JSON document: ``axes``, ``variants``, ``overfitting``, ``sentences``, ``folder``."""
     document = {
-        "axes": {axis.name: list(axis.values) for axis in axes},
+        "axes": {axis.name: list(axis.values) for axis in sweep.grid.axes},
         "variants": sweep.table.to_dicts(),
         "overfitting": sweep.overfitting.to_dicts(),
-        "sentences": list(said),
-        "folder": place,
+        "sentences": sweep.sentences,
+        "folder": str(sweep.folder),
     }
     return json.dumps(document, indent=1, allow_nan=False)
 
@@ -303,136 +440,3 @@ def sweep_json(sweep: Sweep, axes: Sequence[Axis], said: Sequence[str], place: s
 def write_value(value: object) -> str:
     """Write a value of an axis."""
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-MAX_VARIANTS = 10_000
-
-_SCALARS = (str, int, float, bool, type(None))
-
-
-@dataclass(frozen=True, slots=True)
-class Axis:
-    """One setting of a sweep: its name as the user wrote it, its keys inside ``backtest``, and values."""
-
-    name: str
-    path: tuple[str, ...]
-    values: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class VariantSettings:
-    """One combination: values by axis, those that are no setting of the book, and the whole section."""
-
-    values: Mapping[str, Any]
-    backtest: BacktestConfig
-    assumptions: Mapping[str, Any]
-
-    def delay(self, config: Config) -> int:
-        """Sessions from the decision to the trade."""
-        return config.label.delay if self.backtest.delay is None else self.backtest.delay
-
-
-def parse_axes(text: str, backtest: BacktestConfig, book: str) -> tuple[Axis, ...]:
-    """Parse ``'quantiles=5,10; delay=0,1,2; half_spread_bps=0,5'``; values are written as in YAML."""
-    grid: list[tuple[str, tuple[Any, ...]]] = []
-    for part in filter(None, (part.strip() for part in text.split(";"))):
-        name, equals, listed = (piece.strip() for piece in part.partition("="))
-        if not (name and equals and listed):
-            raise ConfigError(
-                f"--sweep has the part {part!r}; write name=value,value, and separate settings by "
-                "semicolons, as in 'quantiles=5,10; delay=1,2'."
-            )
-        grid.append((name, _values(name, listed)))
-    return axes_of(grid, backtest, book)
-
-
-def axes_of(
-    grid: Iterable[tuple[str, tuple[Any, ...]]], backtest: BacktestConfig, book: str
-) -> tuple[Axis, ...]:
-    """Find the settings of a grid by their names.
-
-    A name is a key of the swept book (``quantiles``), of the costs or the execution (``half_spread_bps``), or
-    of the section itself (``delay``); or the dotted path of any of them inside the section
-    (``costs.half_spread_bps``).
-    """
-    known = _settings(backtest, book)
-    axes: list[Axis] = []
-    for name, values in grid:
-        paths = [path for path in known if ".".join(path) == name] or [p for p in known if p[-1] == name]
-        if len(paths) != 1:
-            found = ", ".join(".".join(path) for path in paths or known)
-            problem = "more than one setting" if paths else "no setting"
-            raise ConfigError(
-                f"The sweep names {name!r}, which is {problem} of backtest; choose among: {found}."
-            )
-        if any(axis.path == paths[0] for axis in axes):
-            raise ConfigError(f"The sweep names {name!r} twice; list all its values at once.")
-        if len(set(map(repr, values))) < len(values):
-            listed = ",".join(map(write_value, values))
-            raise ConfigError(f"The sweep lists a value of {name} twice: {listed}; remove one.")
-        axes.append(Axis(name, paths[0], values))
-    if not axes:
-        raise ConfigError("The sweep is empty; name a setting and its values, such as delay with 0, 1 and 2.")
-    return tuple(axes)
-
-
-def variants(axes: Sequence[Axis], backtest: BacktestConfig, book: str) -> list[VariantSettings]:
-    """All combinations of the axes' values, the last axis changing fastest, with the swept book alone."""
-    count = math.prod(len(axis.values) for axis in axes)
-    if count > MAX_VARIANTS:
-        raise ConfigError(
-            f"The sweep has {count:,} combinations; at most {MAX_VARIANTS:,} are measured at once."
-        )
-    settings = backtest.model_dump()
-    settings["books"] = {book: settings["books"][book]}
-    found = []
-    for values in itertools.product(*(axis.values for axis in axes)):
-        changed = settings
-        for axis, value in zip(axes, values, strict=True):
-            changed = _replaced(changed, axis.path, value)
-        try:
-            section = BacktestConfig.model_validate(changed)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"]))
-            wrong = f"{first['msg']} (given: {first['input']!r})"
-            raise ConfigError(f"The sweep is not valid: backtest.{where}: {wrong}.") from None
-        named = dict(zip(axes, values, strict=True))
-        assumed = {axis.name: value for axis, value in named.items() if axis.path[0] != "books"}
-        found.append(VariantSettings({axis.name: value for axis, value in named.items()}, section, assumed))
-    return found
-
-
-def _replaced(settings: Mapping[str, Any], path: Sequence[str], value: Any) -> dict[str, Any]:  # noqa: ANN401
-    """A copy with one setting replaced; the original is shared by all variants."""
-    key, *rest = path
-    return {**settings, key: _replaced(settings[key], rest, value) if rest else value}
-
-
-def _values(name: str, listed: str) -> tuple[Any, ...]:
-    try:
-        values = yaml.safe_load(f"[{listed}]")
-    except yaml.YAMLError:
-        values = None
-    if not isinstance(values, list) or not all(isinstance(value, _SCALARS) for value in values):
-        raise ConfigError(
-            f"--sweep: the values of {name}, {listed!r}, must be plain values separated by commas."
-        )
-    return tuple(values)
-
-
-def _settings(backtest: BacktestConfig, book: str) -> list[tuple[str, ...]]:
-    """Paths of all plain settings of the section that change what a book trades, and of the swept book."""
-    if book not in backtest.books:
-        raise ConfigError(f"There is no book {book!r}; the books are {', '.join(backtest.books)}.")
-    section = backtest.model_dump(exclude={"risk_free", "benchmarks", "factors"})
-    section["books"] = {book: {k: v for k, v in section["books"][book].items() if k != "kind"}}
-    return list(_leaves(section))
-
-
-def _leaves(section: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, (*path, key))
-        else:
-            yield (*path, key)

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 
-from pipelines.progress import Progress, Silent, choose_log
+from pipelines.progress import Progress, choose_log
 from pipelines.train.work import News, Note
 
 
@@ -73,7 +73,7 @@ def test_a_log_has_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) ->
 def test_only_long_trainings_are_noted() -> None:
     notes: list[str] = []
 
-    class Notes(Silent):
+    class Notes(Progress):
         def note(self, message: str) -> None:
             notes.append(message)
 

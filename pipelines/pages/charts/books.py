@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from scipy.stats import norm
 
 from backtest.analysis.history import Z, rolling_mean_ic, rolling_risk
 from pipelines.pages import figure as fig
@@ -50,17 +51,12 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
     for kind, view in zip(("nav_net", "nav_gross"), views, strict=True):
         shown = view == "net of costs"
         for model, style, rows in parts:
-            path = rows.select("date", y=pl.col(kind).cast(pl.Float64).fill_nan(None)).drop_nulls("y")
+            path = _value_path(rows, kind, limit)
             if path.is_empty():
                 continue
-            path = fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
             extremes += path["y"].to_list()
-            group: dict[str, Any] = {"legendgroup": model, "visible": shown}
-            width = 2.6 if model == best else 1.6
             views[view] += [len(traces), len(traces) + 1]
-            traces.append(fig.line(path, model, style, "%{y:.3f}", **group, line=style.line(width)))
-            below = {**group, "yaxis": "y2", "showlegend": False, "line": style.line(1.2)}
-            traces.append(fig.line(path.select("date", y="drawdown"), model, style, "%{y:.1%}", **below))
+            traces += _value_and_drawdown(path, model, style, 2.6 if model == best else 1.6, visible=shown)
             if model == best and not shown:
                 views["net of costs"].append(len(traces))
                 dotted = {"color": style.colour, "dash": "dot", "width": 1.4}
@@ -70,6 +66,24 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
     layout = _value_above_drawdown(extremes)
     shown_by = {view: tuple(indices) for view, indices in views.items()}
     return fig.draw(f"{title}: {book}", 480, traces, layout, shown_by)
+
+
+def _value_path(rows: pl.DataFrame, name: str, limit: int = fig.MAX_POINTS) -> pl.DataFrame:
+    """Columns date, y and drawdown of a NAV, thinned."""
+    path = rows.select("date", y=pl.col(name).cast(pl.Float64).fill_nan(None)).drop_nulls("y")
+    return fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
+
+
+def _value_and_drawdown(
+    path: pl.DataFrame, name: str, style: fig.LineStyle, width: float, **changes: object
+) -> list[fig.Trace]:
+    """Two lines that are switched together."""
+    group = {"legendgroup": name, **changes}
+    below = {**group, "yaxis": "y2", "showlegend": False, "line": style.line(1.2)}
+    return [
+        fig.line(path, name, style, "%{y:.3f}", **group, line=style.line(width)),
+        fig.line(path.select("date", y="drawdown"), name, style, "%{y:.1%}", **below),
+    ]
 
 
 def _benchmark_lines(rows: pl.DataFrame) -> list[tuple[str, fig.LineStyle, pl.DataFrame]]:
@@ -107,33 +121,21 @@ def against_benchmarks(
     gross = fig.LineStyle(style.colour, "dot")
     parts.insert(1, (f"{model}, before costs", gross, equity.sort("date").select("date", y="nav_gross")))
     for name, look, rows in parts:
-        path = rows.select("date", y=pl.col("y").cast(pl.Float64).fill_nan(None)).drop_nulls("y")
-        path = fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1))
+        path = _value_path(rows, "y")
         extremes += path["y"].to_list()
-        group = {"legendgroup": name, "line": look.line(2.6 if name == model else 1.4)}
-        traces.append(fig.line(path, name, look, "%{y:.3f}", **group))
-        if look is not gross:  # its drawdown would hide that after costs
-            below = {**group, "yaxis": "y2", "showlegend": False, "line": look.line(1.2)}
-            traces.append(fig.line(path.select("date", y="drawdown"), name, look, "%{y:.1%}", **below))
+        both = _value_and_drawdown(path, name, look, 2.6 if name == model else 1.4)
+        traces += both[:1] if look is gross else both  # its drawdown would hide that after costs
     return fig.draw("Value and drawdown", 330, traces, _value_above_drawdown(extremes))
 
 
 def annual_returns(years: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
     """Draw the returns of calendar years (columns year, name and net) as bars, one colour a name."""
-    traces = [
-        fig.columns(
-            [str(year) for year in rows["year"]],
-            (100 * rows["net"]).to_list(),
-            name,
-            styles[name].colour,
-            "%{y:.1f}%",
-        )
-        for (name,), rows in years.group_by("name", maintain_order=True)
-    ]
-    layout = {"barmode": "group", "bargap": 0.25, "yaxis": fig.zero_axis("% in the year")}
-    return fig.draw(
-        "Return by year", 260, traces, layout | {"xaxis": fig.axis("", type="category", tickangle=0)}
-    )
+    traces = []
+    for (name,), rows in years.group_by("name", maintain_order=True):
+        of_years, net = rows["year"].cast(pl.String).to_list(), (100 * rows["net"]).to_list()
+        traces.append(fig.columns(of_years, net, name, styles[name].colour, "%{y:.1f}%"))
+    axes = {"xaxis": fig.axis("", type="category", tickangle=0), "yaxis": fig.zero_axis("% in the year")}
+    return fig.draw("Return by year", 260, traces, {"barmode": "group", "bargap": 0.25, **axes})
 
 
 def return_distribution(returns: pl.Series, style: fig.LineStyle) -> fig.Figure:
@@ -149,28 +151,14 @@ def return_distribution(returns: pl.Series, style: fig.LineStyle) -> fig.Figure:
     count, edges = np.histogram(percent, bins=bins)
     middle, width = (edges[:-1] + edges[1:]) / 2, edges[1] - edges[0]
     mean, deviation = percent.mean(), percent.std(ddof=1) or 1.0
-    normal = (
-        len(percent)
-        * width
-        * np.exp(-0.5 * ((middle - mean) / deviation) ** 2)
-        / (deviation * math.sqrt(2 * math.pi))
-    )
-    bars = {
-        "type": "bar",
-        "x": middle,
-        "y": count,
-        "width": width,
-        "name": "sessions",
+    normal = len(percent) * width * norm.pdf(middle, mean, deviation)
+    bars = {"type": "bar", "x": middle, "y": count, "width": width, "name": "sessions"}
+    bars |= {
         "marker": {"color": style.colour},
+        "hovertemplate": "%{y} sessions around %{x:.2f}%<extra></extra>",
     }
-    bars["hovertemplate"] = "%{y} sessions around %{x:.2f}%<extra></extra>"
-    curve = fig.scatter(
-        middle,
-        normal,
-        name="normal distribution",
-        line={"color": fig.INK, "width": 1.6, "dash": "dash"},
-        hovertemplate="%{y:.1f}<extra>normal</extra>",
-    )
+    look = {"name": "normal distribution", "line": {"color": fig.INK, "width": 1.6, "dash": "dash"}}
+    curve = fig.scatter(middle, normal, **look, hovertemplate="%{y:.1f}<extra>normal</extra>")
     layout = {"bargap": 0.02, "xaxis": fig.axis("net return of a session (%)"), "yaxis": fig.axis("sessions")}
     return fig.draw("Distribution of the returns of sessions", 260, [bars, curve], layout)
 
@@ -207,19 +195,12 @@ def cost_breakdown(costs: pl.DataFrame, styles: Mapping[str, fig.LineStyle], boo
         costs.filter(pl.col("book") == book), on="model", maintain_order="left"
     )
     names, hover = [fig.short(model) for model in frame["model"]], ": %{x:.0f} bps per year<extra></extra>"
-    traces = [
-        fig.bar_trace(
-            names,
-            fig.floats(frame[kind]),
-            _COSTS[kind][1],
-            name=title,
-            hovertemplate=f"%{{y}}, {title}{hover}",
-        )
-        for kind, title in cost_kinds(costs).items()
-    ]
-    return fig.draw_rows(
-        f"Cost per year: {book}", names, traces, fig.axis("bps of NAV per year"), barmode="stack"
-    )
+    traces = []
+    for kind, title in cost_kinds(costs).items():
+        look = {"name": title, "hovertemplate": f"%{{y}}, {title}{hover}"}
+        traces.append(fig.bar_trace(names, fig.floats(frame[kind]), _COSTS[kind][1], **look))
+    x = fig.axis("bps of NAV per year")
+    return fig.draw_rows(f"Cost per year: {book}", names, traces, x, barmode="stack")
 
 
 def trading(book: pl.DataFrame, model: str, style: fig.LineStyle, window: int) -> fig.Figure:
@@ -230,9 +211,8 @@ def trading(book: pl.DataFrame, model: str, style: fig.LineStyle, window: int) -
         path = fig.thin(book.select("date", y=100 * mean).drop_nulls("y"), fig.points_per_line(2))
         traces.append(fig.line(path, f"{fig.short(model)}, {title}", look, "%{y:.2f}%"))
     title = f"Turnover and unfilled orders, mean of {window} sessions"
-    return fig.draw(
-        title, 260, traces, fig.over_time(fig.axis("% of NAV / session, one-way", rangemode="tozero"))
-    )
+    y = fig.axis("% of NAV / session, one-way", rangemode="tozero")
+    return fig.draw(title, 260, traces, fig.over_time(y))
 
 
 def rolling(
@@ -296,11 +276,10 @@ def exposure_ranges(frame: pl.DataFrame, title: str, label: str) -> fig.Figure:
     places = [place for name in names for place in (name, name, None)]
     ranges = {"name": "lowest to highest session", "line": {"color": "#9fb3c8", "width": 7}}
     dot = {"name": "mean", "marker": {"color": fig.INK, "size": 8, "symbol": "diamond"}}
+    dot["hovertemplate"] = "%{y}: %{x:.3f}<extra></extra>"
     traces = [
         fig.scatter(spans, places, **ranges, hoverinfo="skip"),
-        fig.scatter(
-            fig.floats(rows["mean"]), names, "markers", **dot, hovertemplate="%{y}: %{x:.3f}<extra></extra>"
-        ),
+        fig.scatter(fig.floats(rows["mean"]), names, "markers", **dot),
     ]
     ends = [0.0, *(value for name in ("mean", "low", "high") for value in rows[name].drop_nulls())]
     room = 0.05 * (max(ends) - min(ends) or 1.0)
@@ -355,18 +334,12 @@ def _added_up(rest: pl.DataFrame, noun: str) -> pl.DataFrame:
 def predicted_risk(series: pl.DataFrame) -> fig.Figure:
     """Draw the predicted volatility of a book and its two parts through time."""
     parts = {"volatility": "all", "factor_volatility": "factors", "specific_volatility": "specific"}
-    traces = [
-        fig.line(
-            series.select("date", y=pl.col(name) * 100),
-            words,
-            fig.LineStyle(fig.PALETTE[n]),
-            "%{y:.1f}%",
-        )
-        for n, (name, words) in enumerate(parts.items())
-    ]
-    return fig.draw(
-        "Predicted volatility", 300, traces, fig.over_time(fig.axis("% per year", rangemode="tozero"))
-    )
+    traces = []
+    for (name, words), colour in zip(parts.items(), fig.PALETTE, strict=False):
+        percent = series.select("date", y=pl.col(name) * 100)
+        traces.append(fig.line(percent, words, fig.LineStyle(colour), "%{y:.1f}%"))
+    y = fig.axis("% per year", rangemode="tozero")
+    return fig.draw("Predicted volatility", 300, traces, fig.over_time(y))
 
 
 def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
@@ -377,7 +350,7 @@ def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> 
         look = {"name": fig.short(model), "line": style.line(), "hovertemplate": "%{y:.2f} at %{x:,.3~r}"}
         traces.append(fig.scatter(*ends, "lines+markers", **look))
     decades = range(math.floor(math.log10(min(capital))), math.ceil(math.log10(max(capital))) + 1)
-    ticks = {"tickvals": [10**power for power in decades], "ticktext": _amounts(decades)}
+    ticks = {"tickvals": [10**power for power in decades], "ticktext": [_amount(power) for power in decades]}
     layout = {
         "xaxis": fig.axis("capital (currency of the prices, log scale)", type="log", **ticks),
         "yaxis": fig.zero_axis("net Sharpe ratio (annual)"),
@@ -385,10 +358,7 @@ def capacity_curve(frame: pl.DataFrame, styles: Mapping[str, fig.LineStyle]) -> 
     return fig.draw("Net Sharpe ratio by capital", 300, traces, layout)
 
 
-def _amounts(powers: Sequence[int]) -> list[str]:
-    """Powers of ten as amounts: 10k, 1M, 100B."""
-    steps = [max(0, min(power // 3 * 3, 12)) for power in powers]
-    return [
-        f"{10 ** (power - step):g}{'kMBT'[step // 3 - 1] if step else ''}"
-        for power, step in zip(powers, steps, strict=True)
-    ]
+def _amount(power: int) -> str:
+    """A power of ten as an amount: 10k, 1M, 100B."""
+    step = max(0, min(power // 3, 4))
+    return f"{10 ** (power - 3 * step):g}{('', *'kMBT')[step]}"

@@ -1,16 +1,19 @@
-"""Charts of models: their forecasts' skill, returns by quantile, folds and learning curves."""
+"""Charts of models: their forecasts' skill, returns by quantile, folds, learning curves and other designs."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from pipelines.columns import COLUMNS
 from pipelines.pages import figure as fig
 from pipelines.pages.tables import write
 
 SEGMENTS = {"train": ("train", "#9fb3c8"), "valid": ("validation", "#E69F00"), "test": ("test", "#0072B2")}
 _CURVES = (("train_loss", "Training loss"), ("valid_rank_ic", "Validation rank IC of the target"))
+_SHARES = 15  # largest shares in a chart
+_CURVE, _ROW = 300, 17  # heights of a curve and of a row below it, in pixels
 _CORRELATION = "mean daily rank IC (Spearman correlation)"
 
 
@@ -220,3 +223,55 @@ def learning_curves(learning: pl.DataFrame, styles: Mapping[str, fig.LineStyle])
             whole = fig.axis("epoch", tick0=0, dtick=max(1, -(-last // 10)))  # no epoch 0.4
             layout = {"hovermode": "x unified", "xaxis": whole, "yaxis": fig.axis(title.lower())}
             yield fig.draw(f"{title} by epoch", 340, traces, layout)
+
+
+def specification_curve(
+    designs: pl.DataFrame, choices: Mapping[str, Sequence[str]], figure: str
+) -> fig.Figure:
+    """Draw the sorted results of designs with their intervals, and a dot for every value that a design takes.
+
+    A specification curve (Simonsohn, Simmons and Nelson 2020).
+    """
+    lower, upper = (f"{figure.removesuffix('_net')}_{end}" for end in ("lower", "upper"))
+    known = designs.sort(figure)
+    place_D, y, name = np.arange(1, known.height + 1), known[figure], COLUMNS[figure].label
+    words = [[f"{fig.safe(path)} {fig.safe(row[path])}" for path in choices] for row in known.to_dicts()]
+    error = fig.whiskers(known[upper] - y, y - known[lower], color=fig.ZERO, thickness=1, width=0)
+    look = {"marker": {"size": 5, "color": fig.PALETTE[0]}, "error_y": error}
+    hover = f"{name} %{{y:.4~g}}<br>%{{text}}<extra></extra>"
+    text = list(map("<br>".join, words))
+    traces = [fig.scatter(place_D, y, "markers", **look, text=text, hovertemplate=hover)]
+    rows: list[str] = []
+    for at, (path, values) in enumerate(choices.items()):
+        square = {"size": 4, "symbol": "square", "color": fig.PALETTE[at % 2]}
+        x, names = list[int](), list[str]()
+        for value in values:
+            rows.append(f"{fig.short(path, 40)} = {fig.short(value, 20)}")
+            taken = place_D[(known[path] == value).to_numpy()].tolist()
+            x += taken
+            names += rows[-1:] * len(taken)
+        traces.append(fig.scatter(x, names, "markers", yaxis="y2", marker=square, hoverinfo="skip"))
+    height = _CURVE + _ROW * len(rows)
+    below = _ROW * len(rows) / height
+    layout = {
+        "xaxis": fig.axis("designs", anchor="y2", zeroline=False),
+        "yaxis": fig.zero_axis(name, domain=[below + 0.02, 1.0]),
+        "yaxis2": fig.names_axis(
+            domain=[0.0, below],
+            categoryarray=rows,
+            categoryorder="array",
+            autorange="reversed",
+            gridcolor=fig.GRID,
+        ),
+    }
+    return fig.draw(f"Specification curve: {name}", height, traces, layout)
+
+
+def share_bars(shares: pl.DataFrame, outcome: str) -> fig.Figure:
+    """Draw the largest shares in the variance of a result with their intervals."""
+    own = shares.head(_SHARES).reverse().with_columns(pl.col("share", "share_lower", "share_upper") * 100)
+    up, down = own["share_upper"] - own["share"], own["share"] - own["share_lower"]
+    sides = {"error_x": fig.whiskers(up, down), "hovertemplate": "%{y}: %{x:.1f}%<extra></extra>"}
+    names = [fig.short(effect, 60) for effect in own["effect"]]
+    bars = fig.bar_trace(names, own["share"], fig.PALETTE[0], **sides)
+    return fig.draw_rows(f"What moves the {outcome}", names, [bars], fig.zero_axis("% of the variance"))

@@ -84,8 +84,8 @@ def test_a_weekly_config_trains_and_forecasts_on_the_weeks_first_sessions(
         truth_TN=None,
         sessions=rows,
     )
-    assert result.ic_series["date"].to_list() == [days[t] for t in rows]
-    nav = result.equity.filter(pl.col("book") == "long_only")["nav_gross"].to_numpy()
+    assert result["ic_series"]["date"].to_list() == [days[t] for t in rows]
+    nav = result["equity"].filter(pl.col("book") == "long_only")["nav_gross"].to_numpy()
     assert np.count_nonzero(np.diff(nav)) > 60  # traded once a week, marked to market every session
 
 

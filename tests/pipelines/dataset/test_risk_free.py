@@ -119,7 +119,7 @@ def test_a_long_only_book_of_a_constant_forecast_equals_its_benchmark_before_cos
     tiny_tables: dict[str, pl.DataFrame], tiny_config: Config
 ) -> None:
     free = {"half_spread_bps": 0, "commission_bps": 0, "borrow_bps_per_year": 0}
-    without = evaluated(tiny_tables, tiny_config, costs=free).ladder
+    without = evaluated(tiny_tables, tiny_config, costs=free)["ladder"]
     row = without.row(by_predicate=pl.col("model") == "constant", named=True)
     assert row["long_only.tracking_error"] == pytest.approx(0, abs=1e-12)
     assert row["long_only.information_ratio"] is None
@@ -127,7 +127,7 @@ def test_a_long_only_book_of_a_constant_forecast_equals_its_benchmark_before_cos
     assert (row["ic"], row["rank_ic"], row["tied"], row["coverage_dates"]) == (0, 0, 1, 1)
     assert row["long_only.sharpe_net"] != 0
     assert row["long_short.sharpe_net"] is None
-    paid = evaluated(tiny_tables, tiny_config).ladder
+    paid = evaluated(tiny_tables, tiny_config)["ladder"]
     assert paid.filter(pl.col("model") == "constant")["long_only.information_ratio"][0] < -1
 
 
@@ -135,13 +135,13 @@ def test_the_rate_and_the_benchmark_reach_the_ladder(
     tiny_tables: dict[str, pl.DataFrame], tiny_config: Config, tmp_path: Path
 ) -> None:
     plain = evaluated(tiny_tables, tiny_config)
-    _, ordered = plain.ladder.iter_rows(named=True)
+    _, ordered = plain["ladder"].iter_rows(named=True)
     nav = {
         (model, book): part["nav_net"].to_numpy()
-        for (model, book), part in plain.equity.partition_by("model", "book", as_dict=True).items()
+        for (model, book), part in plain["equity"].partition_by("model", "book", as_dict=True).items()
     }
     free = {"half_spread_bps": 0, "commission_bps": 0, "borrow_bps_per_year": 0}
-    gross = evaluated(tiny_tables, tiny_config, costs=free).equity
+    gross = evaluated(tiny_tables, tiny_config, costs=free)["equity"]
     own = (pl.col("model") == "constant") & (pl.col("book") == "long_only")
     universe = gross.filter(own)["nav_net"].to_numpy()  # the equal-weighted universe
     active = np.diff(nav["ordered", "long_only"], prepend=1) / np.append(1, nav["ordered", "long_only"][:-1])
@@ -150,10 +150,10 @@ def test_the_rate_and_the_benchmark_reach_the_ladder(
     expected = active.mean() / active.std(ddof=1) * np.sqrt(252)
     assert ordered["long_only.information_ratio"] == pytest.approx(expected)
     assert ordered["tied"] == 0
-    dates = plain.equity["date"].unique().sort()
+    dates = plain["equity"]["date"].unique().sort()
     rates = {"date": [day - dt.timedelta(days=7) for day in dates], "rate": [0.2] * len(dates)}
-    by_file = evaluated(tiny_tables, tiny_config, risk_free=write(tmp_path, rates)).ladder
-    assert by_file.equals(evaluated(tiny_tables, tiny_config, risk_free=0.2).ladder)
+    by_file = evaluated(tiny_tables, tiny_config, risk_free=write(tmp_path, rates))["ladder"]
+    assert by_file.equals(evaluated(tiny_tables, tiny_config, risk_free=0.2)["ladder"])
     over = by_file.row(1, named=True)
     assert ordered["long_only.sharpe_net"] - over["long_only.sharpe_net"] > 0.3
     assert over["long_short.sharpe_net"] == pytest.approx(ordered["long_short.sharpe_net"], abs=0.05)

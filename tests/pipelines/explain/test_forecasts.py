@@ -36,7 +36,7 @@ from pipelines.explain.games import ModelExplanation, explain_models
 from pipelines.explain.question import find_place
 from pipelines.explain.shown import unit_of, unit_of_run
 from pipelines.explain.tables import explanation_tables, period_table
-from pipelines.progress import Silent
+from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import load_run_data
 from pipelines.run.record import open_run, read_scores
@@ -79,7 +79,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, tiny_settings: Mapping[str
 def tested(trained: Path) -> pl.DataFrame:
     """Stored forecasts of temporal_peer: date, ticker, forecast (mean over seeds)."""
     run = open_run("latest", trained / "runs")
-    _, lake = load_run_data(run, Silent())
+    _, lake = load_run_data(run, Progress(quiet=True))
     return (
         lake.read("forecasts")
         .filter(pl.col("model") == "temporal_peer")
@@ -233,7 +233,7 @@ def test_a_linear_model_is_explained_exactly(
 
 def _spread(runs: Path, day: object) -> float:
     """Standard deviation of ridge's forecasts of a date."""
-    _, lake = load_run_data(open_run("latest", runs), Silent())
+    _, lake = load_run_data(open_run("latest", runs), Progress(quiet=True))
     rows = lake.read("forecasts").filter((pl.col("model") == "ridge") & (pl.col("date") == day))
     return float(np.std(rows.group_by("ticker").agg(pl.col("forecast").mean())["forecast"].to_numpy()))
 
@@ -413,13 +413,13 @@ def test_a_model_of_other_features(explain: Call, tested: pl.DataFrame, damaged:
 
 def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None:
     run = open_run("latest", trained / "runs")
-    dataset, _ = load_run_data(run, Silent())
+    dataset, _ = load_run_data(run, Progress(quiet=True))
     folds = plan_folds(dataset, run.config)
 
     def explained(**options: object) -> ModelExplanation:
         settings = run.config.explain.model_copy(update={"dates": 4, "skill_dates": 4, **options})
         asked = replace(run, config=run.config.model_copy(update={"explain": settings}))
-        (explanation,) = explain_models(asked, dataset, folds, ["ridge"], Silent())
+        (explanation,) = explain_models(asked, dataset, folds, ["ridge"], Progress(quiet=True))
         return explanation
 
     found = explained(removal="train", engine="linear")
@@ -444,9 +444,9 @@ def test_the_step_of_a_run_uses_the_options_of_its_config(trained: Path) -> None
 def test_the_skill_that_is_divided_is_the_rank_ic_of_the_report(trained: Path) -> None:
     """That of the label, not of the clipped target that the models were fitted to."""
     run = open_run("latest", trained / "runs")
-    dataset, lake = load_run_data(run, Silent())
+    dataset, lake = load_run_data(run, Progress(quiet=True))
     folds = plan_folds(dataset, run.config)
-    (found,) = explain_models(run, dataset, folds, ["ridge"], Silent())
+    (found,) = explain_models(run, dataset, folds, ["ridge"], Progress(quiet=True))
     stored = lake.read("forecasts").filter((pl.col("model") == "ridge") & pl.col("label").is_not_null())
     seeds = [(fold.index, seed) for fold in folds for seed in run.config.seeds]
     checked, clipped = 0, 0
@@ -525,11 +525,11 @@ def test_the_step_of_a_run_gives_the_same_on_every_engine(
     trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = open_run("latest", trained / "runs")
-    dataset, _ = load_run_data(run, Silent())
+    dataset, _ = load_run_data(run, Progress(quiet=True))
     folds, names = plan_folds(dataset, run.config), ["temporal_peer", "ridge"]
-    here = list(explain_models(run, dataset, folds, names, Silent()))
+    here = list(explain_models(run, dataset, folds, names, Progress(quiet=True)))
     monkeypatch.setattr(games, "open_engine", lambda _, work, jobs, note: nullcontext(Elsewhere(work)))
-    sent = list(explain_models(run, dataset, folds, names, Silent()))
+    sent = list(explain_models(run, dataset, folds, names, Progress(quiet=True)))
     assert [one.model for one in here] == [one.model for one in sent] == names
     assert here[0].fits == sent[0].fits
     assert {fold for fold, _ in here[0].fits} == {0, 1}
@@ -546,12 +546,16 @@ def test_the_step_of_a_run_gives_the_same_on_every_engine(
 
 def test_the_step_of_a_run_refuses_sessions_with_a_single_firm(trained: Path) -> None:
     run = open_run("latest", trained / "runs")
-    dataset, _ = load_run_data(run, Silent())
+    dataset, _ = load_run_data(run, Progress(quiet=True))
     folds = plan_folds(dataset, run.config)
     alone_TN = np.zeros_like(dataset.universe_TN)
     alone_TN[:, 0] = True
     with pytest.raises(DataError, match=r"No test session from .* has two firms in the universe"):
-        list(explain_models(run, replace(dataset, universe_TN=alone_TN), folds, ["temporal_peer"], Silent()))
+        list(
+            explain_models(
+                run, replace(dataset, universe_TN=alone_TN), folds, ["temporal_peer"], Progress(quiet=True)
+            )
+        )
 
 
 def test_a_date_with_a_single_firm() -> None:

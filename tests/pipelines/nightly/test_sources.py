@@ -20,7 +20,7 @@ from pipelines.lake.lake import Lake
 from pipelines.nightly import delivery as sources
 from pipelines.nightly.delivery import _refuse_rejected_sessions, _Watched, deliver, describe_delivery
 from pipelines.nightly.schedule import Clock, expected_session
-from pipelines.progress import Silent
+from pipelines.progress import Progress
 from pipelines.sources import yahoo_answers
 from pipelines.sources.base import SourceTables
 from pipelines.sources.sample import SampleSource
@@ -69,7 +69,7 @@ def files_config(tiny: dict[str, Any], minutes: float = 0.0) -> Config:
 
 
 def take(config: Config, day: dt.date | None = None, time: Time | None = None) -> IngestSummary | None:
-    return deliver(config, open_lake(config), day, Silent(), (time or Time()).clock, wait=False)
+    return deliver(config, open_lake(config), day, Progress(quiet=True), (time or Time()).clock, wait=False)
 
 
 def dates(config: Config) -> list[dt.date]:

@@ -40,8 +40,8 @@ def run(tmp_path: Path, tiny: dict[str, Any]) -> RecordedRun:
 def test_every_stored_value_is_in_the_page_with_its_date_leader_and_follower(run: RecordedRun) -> None:
     tables = made_tables()
     write_tables(run, tables)
-    (network,) = read_networks(run)
-    payload = plain(model_payload(network, orders=4))
+    ((model, network),) = read_networks(run).items()
+    payload = plain(model_payload(model, network, orders=4))
     assert payload["dates"] == [str(date) for date in DATES]
     assert payload["firms"] == sorted(TICKERS)
     dated = payload["dated"]

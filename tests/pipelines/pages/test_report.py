@@ -220,8 +220,7 @@ def test_all_but_the_first_two_screens_is_folded(page: Page) -> None:
 
 
 def test_the_head_says_what_was_measured_when() -> None:
-    span = {"first": dt.date(2021, 1, 4), "last": dt.date(2023, 11, 24), "dates": 756}
-    text = render(make_report(header=make_header(**span)))
+    text = standard_page()
     head = text[text.index("<header>") : text.index("</header>")]
     assert "<h1>Nightly, simulated market</h1>" in head
     assert "2021-01-04 to 2023-11-24 · 756 sessions" in head

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
-from report_data import make_header, make_report
+from report_data import make_report
 
 from pipelines.pages.report import render_report
 
@@ -27,9 +26,8 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
-    span = {"first": dt.date(2021, 1, 4), "last": dt.date(2023, 11, 24), "dates": 756}
     path = tmp_path_factory.mktemp("pages") / "report.html"
-    path.write_text(render_report(make_report(header=make_header(**span))), encoding="utf-8")
+    path.write_text(render_report(make_report()), encoding="utf-8")
     return path.as_uri()
 
 

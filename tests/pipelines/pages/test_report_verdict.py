@@ -186,7 +186,7 @@ def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_jud
     )
     assert "<h2>Signals</h2>" in page
     assert "<h1>reversal, momentum</h1>" in page, "the names of the signals, not that of the file"
-    assert "<title>reversal, momentum: Peerglass report</title>" in page
+    assert "<title>reversal, momentum, 2021-01-04 to 2023-11-24: Peerglass report</title>" in page
     part = page[page.index('<section id="file">') :]
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in part.split("<tr")[2:4]]
     assert rows == [["reversal", "700", "3"], ["momentum", "650", "\N{EN DASH}"]]

@@ -57,9 +57,7 @@ def measured(
 
 
 def own_rows(found: Evaluation, **keys: object) -> list[dict[str, Any]]:
-    return (
-        found.against["benchmarks"].filter(*(pl.col(key) == value for key, value in keys.items())).to_dicts()
-    )
+    return found["benchmarks"].filter(*(pl.col(key) == value for key, value in keys.items())).to_dicts()
 
 
 def write(path: Path, dates: object, closes: object) -> dict[str, str]:
@@ -69,7 +67,7 @@ def write(path: Path, dates: object, closes: object) -> dict[str, str]:
 
 def closes_of(found: Evaluation, **keys: object) -> pl.DataFrame:
     """The NAV of a book, which is the index of a fund that does what the book does."""
-    return found.equity.filter(*(pl.col(key) == value for key, value in keys.items())).sort("date")
+    return found["equity"].filter(*(pl.col(key) == value for key, value in keys.items())).sort("date")
 
 
 @pytest.mark.parametrize("delay", [0, 1])
@@ -107,7 +105,7 @@ def test_equal_weights_are_the_default_and_the_first_benchmark_is_that_of_the_la
     both = measured(market, tiny_config, benchmarks={"index": falling, "eq": "equal_weighted"})
     for delay in (0, 1):
         for found, name in ((plain, "eq"), (both, "index")):
-            ladder = found.ladder.row(
+            ladder = found["ladder"].row(
                 by_predicate=(pl.col("model") == "ordered") & (pl.col("delay") == delay), named=True
             )
             (row,) = own_rows(found, model="ordered", book="long_only", delay=delay, benchmark=name)
@@ -117,21 +115,19 @@ def test_equal_weights_are_the_default_and_the_first_benchmark_is_that_of_the_la
     assert own_rows(plain) == own_rows(both, benchmark="eq")
     assert {row["benchmark"] for row in own_rows(plain)} == {"eq"}
     assert len(own_rows(plain)) == 2 * 2 * 2  # models, books, delays
-    one = both.against["benchmark_series"].filter(
-        pl.col("benchmark") == "index", pl.col("model") == "ordered"
-    )
+    one = both["benchmark_series"].filter(pl.col("benchmark") == "index", pl.col("model") == "ordered")
     assert one["nav_benchmark"].min() == pytest.approx(0.5, abs=0.01)
     none = measured(market, tiny_config, benchmarks={})
-    assert none.against == {}
-    assert none.ladder["long_only.information_ratio"].is_null().all()
-    assert none.equity.equals(plain.equity)
+    assert "benchmarks" not in none
+    assert none["ladder"]["long_only.information_ratio"].is_null().all()
+    assert none["equity"].equals(plain["equity"])
 
 
 def test_cap_weights_by_a_loop(market: Market, tiny_config: Config) -> None:
     """A book that decides once and a benchmark that drifts: units of market equity at the decision."""
     once = {"all": {"kind": "top_k_long_only", "k": 4, "rebalance_every": 1000}}
     found = measured(market, tiny_config, books=once, benchmarks={"cap": "cap_weighted"})
-    series = found.against["benchmark_series"].filter(pl.col("delay") == 1, pl.col("model") == "constant")
+    series = found["benchmark_series"].filter(pl.col("delay") == 1, pl.col("model") == "constant")
     index_TN, size_TN, start = market.panel.total_return_index_TN, market_equity(market.panel), SESSIONS[0]
     weight = {
         n: size_TN[start, n]
@@ -155,7 +151,7 @@ def test_a_ticker_earns_its_total_return_from_the_first_trade_on(market: Market,
     panel = market.panel
     n = int(np.flatnonzero(panel.traded_TN[195:].all(axis=0))[0])
     found = measured(market, tiny_config, benchmarks={"firm": {"ticker": panel.tickers_N[n]}})
-    series = found.against["benchmark_series"].filter(pl.col("delay") == 1, pl.col("book") == "long_only")
+    series = found["benchmark_series"].filter(pl.col("delay") == 1, pl.col("book") == "long_only")
     nav = series.filter(pl.col("model") == "ordered")["nav_benchmark"].to_numpy()
     index_T = panel.total_return_index_TN[SESSIONS[0] : SESSIONS[0] + len(nav), n]
     assert nav[:2].tolist() == [1, 1]  # decided, and bought at the close
@@ -163,8 +159,8 @@ def test_a_ticker_earns_its_total_return_from_the_first_trade_on(market: Market,
     with pytest.raises(ConfigError, match=r"benchmarks\.firm: no ticker of the data is 'SPY'"):
         measured(market, tiny_config, benchmarks={"firm": {"ticker": "SPY"}})
     without = measured(market, tiny_config, against=False, benchmarks={"firm": {"ticker": "SPY"}})
-    assert_frame_equal(without.equity, found.equity)
-    assert without.against == {}
+    assert_frame_equal(without["equity"], found["equity"])
+    assert "benchmarks" not in without
 
 
 def test_a_ticker_that_is_delisted_is_no_benchmark_from_then_on(market: Market, tiny_config: Config) -> None:
@@ -196,8 +192,8 @@ def test_missing_sessions_are_named_and_days_between_sessions_are_compounded(
     daily = write(tmp_path / "every.csv", every, 100 * 1.001 ** np.arange(len(every)))
     sessions = write(tmp_path / "some.csv", days, [100 * 1.001 ** (day - days[0]).days for day in days])
     found = [measured(market, tiny_config, benchmarks={"x": one}) for one in (daily, sessions)]
-    assert_frame_equal(*(one.against["benchmarks"] for one in found))
-    assert (found[0].against["benchmarks"]["benchmark_return"].drop_nulls().to_numpy() > 0.2).all()
+    assert_frame_equal(*(one["benchmarks"] for one in found))
+    assert (found[0]["benchmarks"]["benchmark_return"].drop_nulls().to_numpy() > 0.2).all()
     gone = write(tmp_path / "gone.csv", [d for d in days if d not in days[20:27]], [1.0] * (len(days) - 7))
     named = ", ".join(map(str, days[20:25]))
     with pytest.raises(
@@ -300,7 +296,6 @@ def test_a_row_in_another_unit_changes_no_cap_weight(market: Market, tiny_config
         for one in (panel, replace(jumped, wrong=wrong))
     ]
     before, after = (
-        one.against["benchmark_series"].filter(pl.col("model") == "constant")["nav_benchmark"]
-        for one in found
+        one["benchmark_series"].filter(pl.col("model") == "constant")["nav_benchmark"] for one in found
     )
     np.testing.assert_allclose(after, before, rtol=1e-3)

@@ -128,7 +128,7 @@ def test_every_second_of_the_weekly_dates_with_signals_is_used(analysed: Analyse
 
 def test_figures_are_those_of_the_ladder(analysed: Analysed) -> None:
     figures = analysed.tables["figures"]
-    for row in analysed.evaluation.ladder.iter_rows(named=True):
+    for row in analysed.evaluation["ladder"].iter_rows(named=True):
         for book in ("long_short", "long_only"):
             one = of(figures, row["model"], book, row["delay"]).row(0, named=True)
             for name in ("sharpe_net", "sharpe_gross", "turnover", "annual_return_net", "max_drawdown_net"):

@@ -63,12 +63,12 @@ def test_every_kind_of_book_is_measured(
     assert {book["kind"] for book in EVERY_BOOK.values()} == set(BOOKS)
     settings = config(tiny_settings, EVERY_BOOK, extra_delays=(2,))
     result = measured(market, signal_TN, settings)
-    assert result.ladder["delay"].to_list() == [1, 2]
+    assert result["ladder"]["delay"].to_list() == [1, 2]
     for name, long_only in {"quantile": 0, "top": 1, "drop": 1, "rank": 0, "best": 0}.items():
-        assert result.ladder[f"{name}.sharpe_net"].is_finite().all()
-        assert result.ladder[f"{name}.turnover"].min() > 0.001  # type: ignore[operator]  # a number
-        assert result.ladder[f"{name}.information_ratio"].is_not_null().all() == bool(long_only)
-    text = describe_ladder(result.ladder, settings)
+        assert result["ladder"][f"{name}.sharpe_net"].is_finite().all()
+        assert result["ladder"][f"{name}.turnover"].min() > 0.001  # type: ignore[operator]  # a number
+        assert result["ladder"][f"{name}.information_ratio"].is_not_null().all() == bool(long_only)
+    text = describe_ladder(result["ladder"], settings)
     assert all(f"{name} net" in text for name in EVERY_BOOK)
 
 
@@ -153,7 +153,7 @@ def test_an_infeasible_date_is_in_the_table_of_notes(
         "best": {"kind": "optimised", "limits": limits, "rebalance_every": 50},
         "rank": EVERY_BOOK["rank"],
     }
-    notes = measured(market, signal_TN, config(tiny_settings, books, extra_delays=(2,))).book_notes
+    notes = measured(market, signal_TN, config(tiny_settings, books, extra_delays=(2,)))["book_notes"]
     assert notes.select("model", "book", "note").unique().rows() == [
         ("mine", "best", "no weights satisfy all limits; there is no book yet")
     ]

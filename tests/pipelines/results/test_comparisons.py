@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -51,8 +50,8 @@ def test_the_tables_are_the_tests_at_the_first_delay_that_can_be_traded() -> Non
         own = [pl.col(key) == value for key, value in {"model": model, "delay": 1, **where}.items()]
         return frame.filter(*own)[value].to_numpy()
 
-    ics = [series(result.ic_series, model, "ic") for model in ("tcn", "ridge")]
-    books = [series(result.equity, model, "excess_net", book="long_short") for model in ("tcn", "ridge")]
+    ics = [series(result["ic_series"], model, "ic") for model in ("tcn", "ridge")]
+    books = [series(result["equity"], model, "excess_net", book="long_short") for model in ("tcn", "ridge")]
     test = paired_test(*ics, overlap=5)
     dm = diebold_mariano(1 - ics[1], 1 - ics[0], horizon=5)
     difference = sharpe_difference(*books)
@@ -104,12 +103,10 @@ def test_equal_models_rarely_beat_each_other_and_a_better_one_does() -> None:
 def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
     result = simulated(3, {"ridge": 0.01, "tcn": 0.06}, delays=(1,))
     two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
-    dear = result.equity.with_columns(
+    dear = result["equity"].with_columns(
         excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.003).otherwise(0.0)
     )
-    slightly = cast(
-        "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=dear, periods_per_year=252)
-    )
+    slightly = {"ic_series": result["ic_series"], "equity": dear}
     assert answers(slightly, **two) == {("tcn", "ridge"): "unclear"}
     table = comparison_table(TradableSeries(slightly, config(**two), DATES_T))
     assert table is not None
@@ -117,9 +114,7 @@ def test_a_higher_ic_that_costs_eat_up_is_not_a_yes() -> None:
     very = dear.with_columns(
         excess_net=pl.col("excess_net") - pl.when(pl.col("model") == "tcn").then(0.005).otherwise(0.0)
     )
-    ruined = cast(
-        "Evaluation", SimpleNamespace(ic_series=result.ic_series, equity=very, periods_per_year=252)
-    )
+    ruined = {"ic_series": result["ic_series"], "equity": very}
     assert answers(ruined, **two) == {("tcn", "ridge"): "no"}
     table = comparison_table(TradableSeries(ruined, config(**two), DATES_T))
     assert table is not None
@@ -146,18 +141,14 @@ def test_a_baseline_with_variants_is_beaten_by_what_beats_all_of_them() -> None:
 
 def test_identical_and_untraded_models_are_unclear() -> None:
     result = simulated(4, {"ridge": 0.02, "tcn": 0.02}, delays=(1,))
-    same = result.ic_series.filter(pl.col("model") == "ridge").with_columns(model=pl.lit("tcn"))
-    idle = result.equity.with_columns(
+    same = result["ic_series"].filter(pl.col("model") == "ridge").with_columns(model=pl.lit("tcn"))
+    idle = result["equity"].with_columns(
         excess_net=pl.when(pl.col("model") == "tcn").then(0.0).otherwise(pl.col("excess_net"))
     )
-    copied = cast(
-        "Evaluation",
-        SimpleNamespace(
-            periods_per_year=252,
-            ic_series=pl.concat([result.ic_series.filter(pl.col("model") == "ridge"), same]),
-            equity=idle,
-        ),
-    )
+    copied = {
+        "ic_series": pl.concat([result["ic_series"].filter(pl.col("model") == "ridge"), same]),
+        "equity": idle,
+    }
     two: dict[str, Any] = {"models": {"ridge": {}, "tcn": {}}, "delays": (1,)}
     table = comparison_table(TradableSeries(copied, config(**two), DATES_T))
     assert table is not None
@@ -209,9 +200,10 @@ def test_the_comparisons_by_year_are_the_tests_of_the_dates_of_each_year() -> No
     assert yearly_table(TradableSeries(result, config(), DATES_T)) is None, "all dates are of one year"
     dates_T = DATES_T + np.timedelta64(100, "D")
     later = [
-        frame.with_columns(pl.col("date").dt.offset_by("100d")) for frame in (result.ic_series, result.equity)
+        frame.with_columns(pl.col("date").dt.offset_by("100d"))
+        for frame in (result["ic_series"], result["equity"])
     ]
-    moved = cast("Any", SimpleNamespace(ic_series=later[0], equity=later[1], periods_per_year=252))
+    moved = {"ic_series": later[0], "equity": later[1]}
     table = yearly_table(TradableSeries(moved, config(horizon=3), dates_T))
     assert table is not None
     assert table["year"].unique(maintain_order=True).to_list() == ["all", "2020", "2021"]

@@ -95,11 +95,13 @@ def test_the_decay_and_the_spread_agree_with_the_ladder(
     own = tables["ic_decay"].filter(pl.col("horizon") == HORIZON)
     spread = tables["quantile_spread"]
     assert spread["delay"].to_list() == [0, WIDEST]
-    for row in result.ladder.iter_rows(named=True):
+    for row in result["ladder"].iter_rows(named=True):
         here = own.row(by_predicate=pl.col("delay") == row["delay"], named=True)
         assert here["ic"] == pytest.approx(row["ensemble_ic"], abs=1e-12)
         assert here["rank_ic"] == pytest.approx(row["ensemble_rank_ic"], abs=1e-12)
-        means = result.quantiles.filter(pl.col("delay") == row["delay"]).sort("quantile")["mean_return_bps"]
+        means = (
+            result["quantiles"].filter(pl.col("delay") == row["delay"]).sort("quantile")["mean_return_bps"]
+        )
         one = spread.row(by_predicate=pl.col("delay") == row["delay"], named=True)
         assert one["spread_bps"] == pytest.approx(means[-1] - means[0], abs=1e-9)
         assert one["lower_bps"] < one["spread_bps"] < one["upper_bps"]

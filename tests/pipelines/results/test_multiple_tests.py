@@ -24,7 +24,7 @@ def test_the_table_has_the_tests_of_the_returns_at_the_first_delay_that_can_be_t
         (m, b) for b in ("long_short", "long_only") for m in SKILL
     ]
     first = table.filter(pl.col("book") == "long_short")
-    own = result.equity.filter((pl.col("delay") == 1) & (pl.col("book") == "long_short"))
+    own = result["equity"].filter((pl.col("delay") == 1) & (pl.col("book") == "long_short"))
     return_TV = own.pivot(on="model", index="date", values="excess_net").drop("date").to_numpy()
     expected = superior_books(return_TV)
     assert first["spa_p"].to_list() == [expected.p_value] * 4

@@ -56,7 +56,7 @@ def measured(
     """Record, keep and count an evaluation of signals as the commands do."""
     tried = signal_trials(contents, settings)
     record(output, "run", (one for trial in tried.values() for one in trial.traded(settings.backtest.books)))
-    keep_returns(output, result.equity, tried, settings)
+    keep_returns(output, result["equity"], tried, settings)
     return shown(output, result, settings, contents)
 
 
@@ -64,7 +64,7 @@ def shown(
     output: Path, result: Evaluation, settings: Config, contents: Mapping[str, str] = SIGNAL
 ) -> dict[str, pl.DataFrame]:
     stored = significance_table(TradableSeries(result, settings, DATES_T), 1)
-    return recounted_tables(result.equity, stored, signal_trials(contents, settings), settings, output)
+    return recounted_tables(result["equity"], stored, signal_trials(contents, settings), settings, output)
 
 
 def noise_of(settings: Config, seed: int = 0, model: str = "noise") -> Evaluation:
@@ -141,7 +141,7 @@ def test_figures_are_those_of_the_moment_and_the_text_says_up_to_when(tmp_path: 
     before, after = (tables["significance"]["deflated_sharpe"][0] for tables in (first, later))
     assert later["significance"]["trials"][0] == 32
     assert after < before
-    excess_T = result.equity.filter(pl.col("book") == "long_short")["excess_net"].to_numpy()
+    excess_T = result["equity"].filter(pl.col("book") == "long_short")["excess_net"].to_numpy()
     assert after == pytest.approx(deflated_sharpe(excess_T, 32))
     newest = read_trials(tmp_path)["first_tried"].to_list()[-1]
     text = describe_tests(later["significance"], None, later["trials"])
@@ -189,7 +189,7 @@ def test_overfitting_compares_results_under_the_same_assumptions_only(tmp_path: 
     return_TV = np.column_stack(
         [
             part["excess_net"].to_numpy()
-            for part in (*one.equity.partition_by("book"), *other.equity.partition_by("book"))
+            for part in (*one["equity"].partition_by("book"), *other["equity"].partition_by("book"))
         ]
     )
     expected = probability_of_overfitting(return_TV, blocks=16).probability
@@ -267,14 +267,14 @@ def test_trials_list_and_show_say_what_counts_and_why(
     assert "market 2 (files prices.csv, lake" in listed.out
     shown_one = peerglass("trials", "show", rows[1]["trial"][:14], *place)
     assert shown_one.code == 0, shown_one.err
-    first = noise_of(settings).equity.filter(pl.col("book") == "top_1")["excess_net"].to_numpy()
+    first = noise_of(settings)["equity"].filter(pl.col("book") == "top_1")["excess_net"].to_numpy()
     annual = sharpe(first, 365)  # the dates of the test have no weekends
     assert f"{N} sessions, net Sharpe ratio {annual:.2f}" in shown_one.out
     assert "hypotheses peers lead" in " ".join(shown_one.out.split())
     assert "kind: top_k_long_only" in shown_one.out
     monthly = Trial("noise", {**trial.forecast, "label": {"periods_per_year": 12.0}}, trial.scope)
     record(tmp_path, "noise-2", monthly.traded(settings.backtest.books))
-    keep_returns(tmp_path, noise_of(settings).equity, {"noise": monthly}, settings)
+    keep_returns(tmp_path, noise_of(settings)["equity"], {"noise": monthly}, settings)
     shown_name = json.loads(peerglass("trials", "list", "--json", *place).out)[-2]["trial"]
     annual = sharpe(first, 12)
     assert f"net Sharpe ratio {annual:.2f}" in peerglass("trials", "show", shown_name, *place).out

@@ -130,8 +130,8 @@ class Measured:
                 forecast_TN[at] = fitted.forecast(data, at)
             forecasts = {0: forecast_TN}
         return (
-            evaluate({"ridge": forecasts}, dataset, self.config, sessions=test)
-            .ladder.filter(pl.col("delay") == 1)
+            evaluate({"ridge": forecasts}, dataset, self.config, sessions=test)["ladder"]
+            .filter(pl.col("delay") == 1)
             .select(LADDER)
             .row(0)
         )

@@ -6,7 +6,7 @@ import pytest
 
 from pipelines.config.sections import BacktestConfig
 from pipelines.errors import ConfigError
-from pipelines.results.sweeps import parse_axes, variants
+from pipelines.results.sweeps import Grid
 
 SECTION = BacktestConfig.model_validate(
     {
@@ -19,17 +19,19 @@ SECTION = BacktestConfig.model_validate(
 
 
 def test_short_and_dotted_names_find_the_same_setting() -> None:
-    short = parse_axes("quantiles=5,10; delay=0,1,2; half_spread_bps=0,2.5", SECTION, "mine")
-    dotted = parse_axes("books.mine.quantiles=5,10;delay=0,1,2;costs.half_spread_bps=0,2.5", SECTION, "mine")
+    short = Grid.parse("quantiles=5,10; delay=0,1,2; half_spread_bps=0,2.5", SECTION, "mine").axes
+    dotted = Grid.parse(
+        "books.mine.quantiles=5,10;delay=0,1,2;costs.half_spread_bps=0,2.5", SECTION, "mine"
+    ).axes
     assert [axis.path for axis in short] == [axis.path for axis in dotted]
     assert [axis.values for axis in short] == [(5, 10), (0, 1, 2), (0, 2.5)]
 
 
 def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
-    axes = parse_axes("quantiles=4,5; delay=null,2", SECTION, "mine")
+    variants = Grid.parse("quantiles=4,5; delay=null,2", SECTION, "mine").variants
     found = [
         (one.backtest.books["mine"].quantiles, one.backtest.delay, dict(one.values))  # type: ignore[attr-defined]
-        for one in variants(axes, SECTION, "mine")
+        for one in variants
     ]
     assert found == [
         (4, None, {"quantiles": 4, "delay": None}),
@@ -37,7 +39,7 @@ def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
         (5, None, {"quantiles": 5, "delay": None}),
         (5, 2, {"quantiles": 5, "delay": 2}),
     ]
-    assert all(list(one.backtest.books) == ["mine"] for one in variants(axes, SECTION, "mine"))
+    assert all(list(one.backtest.books) == ["mine"] for one in variants)
     assert SECTION.books["mine"].quantiles == 5  # type: ignore[attr-defined]
 
 
@@ -61,9 +63,9 @@ def test_every_combination_is_a_variant_with_the_swept_book_alone() -> None:
 )
 def test_mistakes_are_named(text: str, advice: str) -> None:
     with pytest.raises(ConfigError, match=advice):
-        variants(parse_axes(text, SECTION, "mine"), SECTION, "mine")
+        Grid.parse(text, SECTION, "mine")
 
 
 def test_an_unknown_book_is_refused() -> None:
     with pytest.raises(ConfigError, match="There is no book 'none'; the books are mine, other"):
-        parse_axes("delay=1", SECTION, "none")
+        Grid.parse("delay=1", SECTION, "none")
