@@ -44,7 +44,8 @@ from features.information_coefficient import rank_ic_by_date
 from features.library.characteristics import CHARACTERISTICS
 from features.panel.panel import Panel
 from models.baselines.ridge import RidgeConfig
-from models.fitting.fit import FitConfig, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset

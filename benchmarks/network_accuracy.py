@@ -19,7 +19,8 @@ from features.arrays import FloatArray
 from models.batch import PanelTensors
 from models.explain.network.weights import NetworkSums, shuffled_sources, sum_dates
 from models.explain.peers import PeerAttribution, PeerGame, PeerGameConfig, explain_peers
-from models.fitting.fit import FitConfig, NeuralFitted, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig

@@ -29,8 +29,8 @@ import torch
 from ladder import World, build_world
 
 from backtest.forecasts.metrics import forecast_metrics
-from models.fitting.config import PretrainConfig
-from models.fitting.fit import FitConfig, fit
+from models.fitting.config import FitConfig, PretrainConfig
+from models.fitting.fit import fit
 from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.folds import fit_inputs, plan_folds

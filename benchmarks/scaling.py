@@ -45,7 +45,8 @@ from backtest.splits.folds import Fold
 from features.arrays import FloatArray, IntArray
 from features.options import Options
 from models.batch import PanelTensors
-from models.fitting.fit import FitConfig, NeuralFitted, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit
 from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset

@@ -43,7 +43,8 @@ def solo(model: str, seed: int, epochs: int, threads: int) -> float:
     """Fit one seed and return its best validation IC."""
     import torch
 
-    from models.fitting.fit import FitConfig, fit
+    from models.fitting.config import FitConfig
+    from models.fitting.fit import fit
     from models.registry import MODELS
 
     torch.set_num_threads(threads)

@@ -38,7 +38,7 @@ _TAGS = ("kind", "scheme")
 
 def config_page() -> str:
     """Write the config reference: every setting with its type, default and meaning."""
-    from models.fitting.fit import FitConfig
+    from models.fitting.config import FitConfig
     from models.registry import MODELS
     from pipelines.config.schema import Config
     from pipelines.sources.base import FLOWS, STOCKS

@@ -212,15 +212,11 @@ class PanelTensors:
             hold (:func:`models.panel_memory.exceeds_device`).
         """
         mask = np.ascontiguousarray(mask_TN, dtype=np.bool_)
-        arrays = {
-            "channels_TNC": np.asarray(channels_TNC, dtype=np.float32),
-            "characteristics_TNF": np.asarray(characteristics_TNF, dtype=np.float32),
-            "target_TN": np.asarray(target_TN, dtype=np.float32),
+        given = {
+            **{"channels_TNC": channels_TNC, "characteristics_TNF": characteristics_TNF},
+            **{"target_TN": target_TN, "path_TNK": path_TNK, "return_TN": return_TN},
         }
-        if path_TNK is not None:
-            arrays["path_TNK"] = np.asarray(path_TNK, dtype=np.float32)
-        if return_TN is not None:
-            arrays["return_TN"] = np.asarray(return_TN, dtype=np.float32)
+        arrays = {name: np.asarray(x, dtype=np.float32) for name, x in given.items() if x is not None}
         codes = np.asarray(group_TN)
         checked: dict[str, npt.NDArray[Any]] = {**arrays, "group_TN": codes}
         for name, array in checked.items():

@@ -29,7 +29,7 @@ from features.information_coefficient import ic_by_date, mean_known
 from features.options import Options
 from models.batch import Batch
 from models.calibration import Line, calibrate, calibration_from
-from models.fitted import EpochRecord, Fitted, FittedState, Tensors, require_same_shape
+from models.fitted import EpochRecord, Fitted, FittedState, Tensors, damaged, require_same_shape
 from models.forecaster import Registered
 from models.spec import Positive, Shape
 
@@ -272,10 +272,7 @@ def restored_ensemble(
     for key, array in state.tensors.items():
         name, _, own = key.partition("/")
         if name not in tensors:
-            raise ValueError(
-                f"The stored model has a tensor {key!r} that no member has; "
-                "fit it again, or restore its files from a backup."
-            )
+            raise damaged(f"model has a tensor {key!r} that no member has")
         tensors[name][own] = array
     members = {name: restore(FittedState(config["members"][name], tensors[name])) for name in names}
     (line,) = calibration_from(config["calibration"]).lines

@@ -16,6 +16,7 @@ import torch
 from features.arrays import Float32Array, IntArray
 from features.options import Options
 from models.batch import Batch, PanelTensors
+from models.panel_memory import in_parts
 from models.spec import Shape
 
 Tensors = Mapping[str, npt.NDArray[Any]]
@@ -83,15 +84,33 @@ class Fitted(ABC):
         bit, on the other dates in ``dates`` or on data after its date. ValueError if the shape of ``data``
         differs from the one that the model was fitted to.
         """
+        return self._by_date(data, dates, 1, lambda batch: self.forecast_date(batch)[None, :, None])[..., 0]
+
+    def _by_date(
+        self,
+        data: PanelTensors,
+        dates: IntArray,
+        width: int,
+        compute: Callable[[Batch], Float32Array],
+        at_once: int = 1,
+    ) -> Float32Array:
+        """Compute [B, N, width] for B dates at once; return [D, N, width], NaN outside the universe."""
         require_same_shape(self.shape, data.shape, self.name)
-        dates = np.ascontiguousarray(dates, dtype=np.int64)
-        out_DN = np.full((len(dates), data.mask_TN.shape[1]), np.nan, dtype=np.float32)
-        present_D = data.mask_TN[torch.tensor(dates, device=data.device)].any(dim=1).tolist()
-        for row, date in enumerate(dates):
-            if present_D[row]:
-                batch = data.batch(torch.tensor([int(date)]))
-                out_DN[row, batch.firms_N.cpu().numpy()] = self.forecast_date(batch)
-        return out_DN
+        date_D = torch.tensor(np.ascontiguousarray(dates, dtype=np.int64))
+        listed_DN = data.listed_TN[date_D]
+        out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
+        row_D = listed_DN.any(dim=1).nonzero()[:, 0]
+
+        def fill(part: slice) -> None:
+            row_B = row_D[part]
+            batch = data.batch(date_D[row_B])
+            y_BNQ = compute(batch)
+            there_BN, firms_BN = batch.m_BN.cpu().numpy(), np.atleast_2d(batch.firms_N.cpu().numpy())
+            rows_M = row_B.numpy()[there_BN.nonzero()[0]]
+            out_DNQ[rows_M, firms_BN[there_BN]] = y_BNQ[there_BN]
+
+        in_parts(len(row_D), at_once, fill)
+        return out_DNQ
 
     def state(self) -> FittedState:
         """State from which :func:`models.fitting.fit.restore` gives the same forecasts, to the bit."""
@@ -129,14 +148,15 @@ def require_same_shape(fitted: Shape, given: Shape, name: str) -> None:
             )
 
 
+def damaged(what: str) -> ValueError:
+    """Error for a stored model that cannot be restored: what is wrong with it, and the cure."""
+    return ValueError(f"The stored {what}; fit the model again, or restore its files from a backup.")
+
+
 def require_no_others(tensors: Tensors, known: Iterable[str], name: str) -> None:
     """Raise ValueError if a stored model has tensors that are not in ``known``."""
-    others = sorted(set(tensors) - set(known))
-    if others:
-        raise ValueError(
-            f"The stored model has a tensor {others[0]!r} that {name} does not have; "
-            "fit it again, or restore its files from a backup."
-        )
+    if others := sorted(set(tensors) - set(known)):
+        raise damaged(f"model has a tensor {others[0]!r} that {name} does not have")
 
 
 def require_tensor(
@@ -144,19 +164,16 @@ def require_tensor(
 ) -> npt.NDArray[Any]:
     """Return one stored array after checking it; ``-1`` in ``shape`` allows any length."""
     if name not in tensors:
-        raise ValueError(
-            f"The stored model has no tensor {name!r}; fit it again, or restore its files from a backup."
-        )
+        raise damaged(f"model has no tensor {name!r}")
     array = np.asarray(tensors[name])
     matches = array.ndim == len(shape) and all(
         expected in (-1, actual) for expected, actual in zip(shape, array.shape, strict=True)
     )
     finite = array.dtype.kind != "f" or bool(np.isfinite(array).all())
     if array.dtype != dtype or not matches or not finite:
-        raise ValueError(
-            f"The stored tensor {name!r} is {array.dtype} of shape {array.shape}"
+        raise damaged(
+            f"tensor {name!r} is {array.dtype} of shape {array.shape}"
             f"{'' if finite else ' with values that are not finite'}, "
-            f"but must be finite {np.dtype(dtype).name} of shape {shape}; "
-            "fit the model again, or restore its files from a backup."
+            f"but must be finite {np.dtype(dtype).name} of shape {shape}"
         )
     return array

@@ -1,5 +1,6 @@
 """The base classes of forecasters: networks, and baselines with a fit method of their own."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -10,11 +11,11 @@ from torch import Tensor, nn
 
 from features.arrays import AnyFloatArray, Float32Array, FloatArray, IntArray
 from features.options import Options
-from models.attention.encoder import day_encoder, day_weights
+from models.attention.encoder import day_encoder
 from models.attention.probe import Site, probing
-from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days
+from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days, scatter_present
 from models.calibration import Calibration
-from models.fitted import EpochRecord, OnEpoch, Tensors
+from models.fitted import EpochRecord, NoTrainingSignal, OnEpoch, Tensors
 from models.quantiles import QuantileHead
 from models.spec import IncompatibleConfig, Shape, Space, Value, Whole
 
@@ -55,7 +56,8 @@ class Forecaster(Registered, nn.Module, ABC):
     standard deviation of the training targets, so one learning rate suits all labels.
     """
 
-    uses_peers: ClassVar[bool]
+    stackable: ClassVar[bool] = True
+    uses_peers: ClassVar[bool] = False
     """Whether a firm's forecast depends on the other firms of the date."""
     uses_days: bool
     """Whether days of the window can be ablated in a model without day attention."""
@@ -132,24 +134,35 @@ class Forecaster(Registered, nn.Module, ABC):
 
     def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
         """Attention weights by the explicit path, without dropout; empty for models without attention."""
-        layers: list[Tensor] = []
+        seen: dict[str, tuple[Site, Tensor]] = {}
 
         def keep(site: Site, weights: Tensor, _: Tensor | None) -> Tensor:
-            if site.over == "peers":
-                layers.append(weights[..., :-1] if site.null_key else weights)
+            seen[site.name] = site, weights  # of a decoder's horizons, the last call is the label's
             return weights
 
-        if self.uses_peers:
-            with probing(self, keep):
-                self(batch, ablation)
-        position_BM = self.peer_positions(batch)
+        with probing(self, keep):
+            self(batch, ablation)
+        over: dict[str, list[Tensor]] = {}
+        for site, weights in seen.values():
+            over.setdefault(site.over, []).append(weights[..., :-1] if site.null_key else weights)
+        position_BM, own_BHNN = self.peer_positions(batch), self.peer_weights(batch, ablation)
+        peers = over.get("peers", []) if own_BHNN is None else [own_BHNN]
         if position_BM is not None:
-            layers = [spread_over_firms(weights, position_BM) for weights in layers]
-        encoder = day_encoder(self)
-        return AttentionMaps(
-            days_BNW=None if encoder is None else day_weights(encoder, batch, ablation),
-            peers_BLHNN=torch.stack(layers, dim=1) if layers else None,
-        )
+            peers = [spread_over_firms(weights, position_BM) for weights in peers]
+        not_peer_BNN = torch.eye(batch.m_BN.shape[1], dtype=torch.bool, device=batch.m_BN.device)
+        not_peer_BNN = not_peer_BNN | ~batch.m_BN[:, :, None]
+        peers = [weights.masked_fill(not_peer_BNN[:, None], 0.0) for weights in peers]
+        days_BNW = None
+        if day_encoder(self) is not None:
+            days_BNW = scatter_present(day_weights(over, batch.x_BNWC.shape[2]), batch)
+        return AttentionMaps(days_BNW, torch.stack(peers, dim=1) if peers else None)
+
+    def peer_weights(self, batch: Batch, ablation: Ablation | None) -> Tensor | None:
+        """Weights [B, H, N, N] of the peers of a model without parts that a probe can read; None for others.
+
+        Those of the firm itself and of firms outside the universe do not matter.
+        """
+        return None
 
     def peer_positions(self, batch: Batch) -> Tensor | None:
         """Positions [B, M] of the firms that are the keys of peer attention; None if every firm is."""
@@ -174,6 +187,16 @@ class Forecaster(Registered, nn.Module, ABC):
     def scaled(self, y_BN: Tensor, batch: Batch) -> Tensor:
         """Convert forecasts to the target's unit and set them to 0 outside the universe."""
         return self.in_target_unit(y_BN).masked_fill(~batch.m_BN, 0.0)
+
+
+def day_weights(over: Mapping[str, Sequence[Tensor]], window: int) -> Tensor:
+    """Weights [M, W] of the days in the last layer over days, averaged over heads, by what each is over."""
+    if "memory" in over:
+        return over["memory"][-1].mean(dim=1)[:, -1]
+    days_MQK = over["days"][-1].mean(dim=1)
+    if "pooling" in over:
+        days_MQK = over["pooling"][-1][:, 0] @ days_MQK
+    return days_MQK[:, -1, :window]  # without the [CLS] token
 
 
 def flat_days(option: str, days: int, shape: Shape) -> int:
@@ -234,12 +257,13 @@ class Baseline(Registered, ABC):
         """Load the result of :meth:`tensors`; raise ValueError if it is damaged."""
 
 
-def no_score_message(model: str) -> str:
-    """Error message for validation dates with constant targets."""
-    return (
-        f"{model} has no validation score, because the targets of the validation dates are constant; "
-        "look at them, or move the fold."
-    )
+def require_score(best: float, model: str) -> None:
+    """Raise NoTrainingSignal where no candidate has a validation score."""
+    if best == -math.inf:
+        raise NoTrainingSignal(
+            f"{model} has no validation score, because the targets of the validation dates are constant; "
+            "look at them, or move the fold."
+        )
 
 
 class LagOptions(Options):
@@ -261,13 +285,13 @@ def lags_of(options: object) -> int:
 
 def known_cells(data: PanelTensors, date: int, lags: int = 0) -> tuple[FloatArray, FloatArray]:
     """Inputs [M, F + lags * C] and targets [M] of the firms with a known target at a date, in float64."""
-    z_MF, known_N = known_inputs(data, date, lags), known_firms(data, date)
+    z_MF, known_N = known_inputs(data, date, lags), data.known_TN[date]
     return z_MF.double().cpu().numpy(), data.target_TN[date][known_N].double().cpu().numpy()
 
 
 def known_inputs(data: PanelTensors, date: int, lags: int) -> Tensor:
     """Characteristics of the firms with a known target at a date, then the last days of their windows."""
-    known_N = known_firms(data, date)
+    known_N = data.known_TN[date]
     z_MF = data.characteristics_TNF[date][known_N]
     if not lags:
         return z_MF
@@ -282,11 +306,6 @@ def date_inputs(batch: Batch, lags: int) -> FloatArray:
     if lags:
         z_NF = torch.cat((z_NF, recent_days(batch, lags, None)[0]), dim=1)
     return z_NF.cpu().numpy().astype(np.float64)
-
-
-def known_firms(data: PanelTensors, date: int) -> Tensor:
-    """Bool [N] on the host: the firms in the universe with a known target at a date."""
-    return data.known_TN[date]
 
 
 def pad_by_date(rows: Sequence[AnyFloatArray]) -> FloatArray:

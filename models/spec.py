@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 BENCHMARKS: Final[Mapping[str, str]] = {"ridge": "ridge", "lightgbm": "LightGBM"}
 """The models of the registry that every other one is compared with, and their titles."""
@@ -15,6 +15,18 @@ Count = Annotated[int, Field(ge=1)]
 Whole = Annotated[int, Field(ge=0)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _divides_width(heads: int, info: ValidationInfo) -> int:
+    """Check heads against the width before them: ``peer_heads`` against ``peer_width``, others ``width``."""
+    width = info.data.get("peer_width" if info.field_name == "peer_heads" else "width", heads)
+    if width % heads:
+        raise ValueError(f"{heads} heads do not divide a width of {width}; make it a multiple of them.")
+    return heads
+
+
+Heads = Annotated[Count, AfterValidator(_divides_width), Field(validate_default=True)]
+"""Number of attention heads; the width, a field before it, must be a multiple."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +105,6 @@ def require_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
     """Raise ValueError, listing the allowed values, if ``value`` is not one of them."""
     if value not in allowed:
         raise ValueError(f"{name} is {value!r}; choose one of {', '.join(allowed)}.")
-
-
-def require_heads(width: int, heads: int, rotary: bool = False) -> None:
-    """Raise ValueError if the width is not a multiple of the heads (twice the heads for rotary positions)."""
-    parts = heads * (2 if rotary else 1)
-    if heads < 1 or width < 1 or width % parts:
-        raise ValueError(
-            f"width is {width} with heads {heads}; the width must be a positive multiple of {parts}."
-        )
 
 
 def firm_key(name: str) -> int:

@@ -10,7 +10,9 @@ import numpy as np
 
 from features.options import Options
 from models.batch import PanelTensors
-from models.fitting.fit import FitConfig, Fitted, fit
+from models.fitted import Fitted
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from models.registry import MODELS, model_entry
 
 T, N, C, F, W, S = 90, 24, 2, 3, 5, 3

@@ -20,8 +20,8 @@ from scipy.special import ndtr, ndtri
 
 from backtest.inference.means import LEVEL, bartlett_bias, mean_test_lags, newey_west_error, require_level
 from features.arrays import FloatArray
+from features.information_coefficient import average_ranks
 from features.panel.periods import SESSIONS_PER_YEAR
-from features.ranks import average_ranks
 
 DRAWS = 1000
 """Draws of random signs. The mean of the best of them is known to about 0.01 standard deviations."""

@@ -62,10 +62,10 @@ def keep_traded(x_TN: FloatArray, idle_TN: FloatArray, warmup: int, halt: float,
 
 
 @compiled
-def store_float32(x_TN: FloatArray, first: int, out_TN: Float32Array) -> None:
-    """Write the firms of a tile to the columns from ``first`` on; NaN outside the range of float32."""
+def store_float32(x_TN: FloatArray, out_TN: Float32Array) -> None:
+    """Round to float32; NaN outside of its range."""
     for t in range(x_TN.shape[0]):
-        x, out = x_TN[t], out_TN[t, first : first + x_TN.shape[1]]
+        x, out = x_TN[t], out_TN[t]
         for i in range(len(x)):
             single = np.float32(x[i])
             out[i] = single if np.abs(single) < np.inf else np.float32(np.nan)
@@ -132,12 +132,19 @@ def _sum_windows(block: FloatArray, window: int, N: int, total: FloatArray) -> N
 
 
 @compiled
+def _sum_powers(x_TN: FloatArray, power: int, window: int, total_TN: FloatArray) -> None:
+    """Sum the known values to the power of 1, 2 or 3."""
+    x, block = x_TN.reshape(-1), np.empty(x_TN.size)
+    for i in range(len(x)):
+        value = 0.0 if np.isnan(x[i]) else x[i]
+        block[i] = value if power == 1 else value * value if power == 2 else value * value * value
+    _sum_windows(block, window, x_TN.shape[1], total_TN.reshape(-1))
+
+
+@compiled
 def rolling_sum(x_TN: FloatArray, window: int, out_TN: FloatArray) -> None:
     """Sum known values."""
-    block = x_TN.copy().reshape(-1)
-    for i in range(len(block)):
-        block[i] = 0.0 if np.isnan(block[i]) else block[i]
-    _sum_windows(block, window, x_TN.shape[1], out_TN.reshape(-1))
+    _sum_powers(x_TN, 1, window, out_TN)
 
 
 @compiled
@@ -154,16 +161,12 @@ def rolling_mean(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatA
 @compiled
 def rolling_std(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
     """Compute the sample standard deviation of known values; NaN below ``min_count`` >= 2 of them."""
-    N = x_TN.shape[1]
     count_TN, square_TN = np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
-    rolling_sum(x_TN, window, out_TN)
-    x, out, count, square = x_TN.reshape(-1), out_TN.reshape(-1), count_TN.reshape(-1), square_TN.reshape(-1)
-    block = np.empty_like(x)
-    for i in range(len(x)):
-        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i]
-    _sum_windows(block, window, N, square)
-    for i in range(len(x)):
+    _sum_powers(x_TN, 1, window, out_TN)
+    _sum_powers(x_TN, 2, window, square_TN)
+    out, count, square = out_TN.reshape(-1), count_TN.reshape(-1), square_TN.reshape(-1)
+    for i in range(len(out)):
         n = max(count[i], 2.0)
         mean, mean_square = out[i] / n, square[i] / n
         variance = mean_square - mean * mean
@@ -174,20 +177,14 @@ def rolling_std(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatAr
 @compiled
 def rolling_skewness(x_TN: FloatArray, window: int, min_count: float, out_TN: FloatArray) -> None:
     """Compute ``m3 / m2^1.5`` of known values; NaN below ``min_count`` >= 3 of them and without variation."""
-    N = x_TN.shape[1]
     count_TN, square_TN, cube_TN = np.empty_like(x_TN), np.empty_like(x_TN), np.empty_like(x_TN)
     rolling_count(x_TN, window, count_TN)
-    rolling_sum(x_TN, window, out_TN)
-    x, out, count = x_TN.reshape(-1), out_TN.reshape(-1), count_TN.reshape(-1)
+    _sum_powers(x_TN, 1, window, out_TN)
+    _sum_powers(x_TN, 2, window, square_TN)
+    _sum_powers(x_TN, 3, window, cube_TN)
+    out, count = out_TN.reshape(-1), count_TN.reshape(-1)
     square, cube = square_TN.reshape(-1), cube_TN.reshape(-1)
-    block = np.empty_like(x)
-    for i in range(len(x)):
-        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i]
-    _sum_windows(block, window, N, square)
-    for i in range(len(x)):
-        block[i] = 0.0 if np.isnan(x[i]) else x[i] * x[i] * x[i]
-    _sum_windows(block, window, N, cube)
-    for i in range(len(x)):
+    for i in range(len(out)):
         n = max(count[i], 1.0)
         mean, mean_square, mean_cube = out[i] / n, square[i] / n, cube[i] / n
         variance = mean_square - mean * mean
@@ -203,28 +200,17 @@ def _sum_products(
     """Sum 1, x, y, x^2, xy and y^2 over the sessions of the window on which both are known."""
     N, block = y_TN.shape[1], block_TN.reshape(-1)
     given_y, given_x = y_TN.reshape(-1), x_TN.reshape(-1)
-    y, x = np.empty_like(block), np.empty_like(block)  # 0 where not both are known
+    y, x, one = np.empty_like(block), np.empty_like(block), np.ones_like(block)  # 0 where not both are known
     for i in range(len(block)):
         y_i, x_i = given_y[i], given_x[i]
         block[i] = y_i + x_i  # NaN where either is NaN
         y[i] = 0.0 if np.isnan(block[i]) else y_i
         x[i] = 0.0 if np.isnan(block[i]) else x_i
     rolling_count(block_TN, window, sums_6TN[0])
-    for i in range(len(block)):
-        block[i] = x[i]
-    _sum_windows(block, window, N, sums_6TN[1].reshape(-1))
-    for i in range(len(block)):
-        block[i] = y[i]
-    _sum_windows(block, window, N, sums_6TN[2].reshape(-1))
-    for i in range(len(block)):
-        block[i] = x[i] * x[i]
-    _sum_windows(block, window, N, sums_6TN[3].reshape(-1))
-    for i in range(len(block)):
-        block[i] = y[i] * x[i]
-    _sum_windows(block, window, N, sums_6TN[4].reshape(-1))
-    for i in range(len(block)):
-        block[i] = y[i] * y[i]
-    _sum_windows(block, window, N, sums_6TN[5].reshape(-1))
+    for k, (left, right) in enumerate(((x, one), (y, one), (x, x), (y, x), (y, y)), 1):
+        for i in range(len(block)):
+            block[i] = left[i] * right[i]
+        _sum_windows(block, window, N, sums_6TN[k].reshape(-1))
 
 
 @compiled
@@ -384,15 +370,6 @@ def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, cou
             if group >= 0 and not np.isnan(x):
                 total_TS[t, group] += x
                 count_TS[t, group] += 1
-
-
-@compiled
-def expand_groups(mean_TS: FloatArray, group_TN: IntArray, out_TN: FloatArray) -> None:
-    """Assign each firm the mean of its session and group; NaN for group -1."""
-    for t in range(group_TN.shape[0]):
-        for i in range(group_TN.shape[1]):
-            group = group_TN[t, i]
-            out_TN[t, i] = mean_TS[t, group] if group >= 0 else np.nan
 
 
 @compiled

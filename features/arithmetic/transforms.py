@@ -85,7 +85,12 @@ def winsorise(x_TN: AnyFloatArray, mask_TN: BoolArray, tail: float = 0.01) -> Fl
     """
     if not 0 <= tail < 0.5:
         raise ValueError(f"tail is {tail}; it must be a share of each tail in [0, 0.5).")
-    return _by_date(x_TN, mask_TN, lambda x_RN, _, out_RN: _winsorise_rows(x_RN, tail, out_RN))
+    from features.arithmetic.kernels import clip_tails
+
+    def clip(x_RN: AnyFloatArray, _: slice, out_RN: Float32Array) -> None:
+        clip_tails(x_RN, np.sort(x_RN, axis=1), tail, out_RN)  # NaN last
+
+    return _by_date(x_TN, mask_TN, clip)
 
 
 def neutralise(x_TN: AnyFloatArray, group_TN: IntArray, mask_TN: BoolArray) -> Float32Array:
@@ -171,9 +176,3 @@ def _normal_scores(count: int, tied: bool) -> FloatArray:
     half = np.arange(n_places // 2) * (0.5 if tied else 1.0)
     low = ndtri((half + 0.5) / max(count, 1))  # the upper half mirrors it, and the middle is 0
     return frozen(np.concatenate([low, np.zeros(n_places % 2), -low[::-1]]))
-
-
-def _winsorise_rows(x_RN: AnyFloatArray, tail: float, out_RN: Float32Array) -> None:
-    from features.arithmetic.kernels import clip_tails
-
-    clip_tails(x_RN, np.sort(x_RN, axis=1), tail, out_RN)  # NaN last

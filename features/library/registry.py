@@ -234,7 +234,11 @@ class Registry(dict[str, Feature]):
         """
         usable = self._usable(panel, names)
         out_KTN = np.empty((len(usable), panel.n_sessions, panel.n_firms), dtype=np.float32)
-        self._fill(panel, usable, lambda firms: (out_KTN, firms.start), None)
+
+        def place(firms: slice, tile_KTn: Float32Array) -> None:
+            out_KTN[:, :, firms] = tile_KTn
+
+        self.for_each_tile(panel, usable, place)
         return np.moveaxis(out_KTN, 0, 2)
 
     def for_each_tile(
@@ -255,13 +259,20 @@ class Registry(dict[str, Feature]):
         ValueError
             As `compute`.
         """
+        from features.arithmetic.kernels import store_float32
+
         usable = self._usable(panel, names)
+        parts = firm_blocks(panel.n_sessions, panel.n_firms)
+        needs = frozenset[str]().union(*(self[name].needs for name in usable))
 
-        def allocate(firms: slice) -> tuple[Float32Array, int]:
-            n_firms = len(range(panel.n_firms)[firms])
-            return np.empty((len(usable), panel.n_sessions, n_firms), dtype=np.float32), 0
+        def compute(firms: slice) -> None:
+            tile = panel if len(parts) == 1 else take_firms(panel, firms, needs)
+            out_KTn = np.empty((len(usable), tile.n_sessions, tile.n_firms), dtype=np.float32)
+            for name, out_Tn in zip(usable, out_KTn, strict=True):
+                store_float32(frozen(self[name].compute(tile)), out_Tn)
+            receive(firms, out_KTn)
 
-        self._fill(panel, usable, allocate, receive)
+        for_each(compute, parts)
 
     def _usable(self, panel: Panel, names: Iterable[str] | None) -> list[str]:
         requested = None if names is None else list(names)
@@ -269,26 +280,3 @@ class Registry(dict[str, Feature]):
         if requested is not None and messages:
             raise ValueError(messages[0])
         return usable
-
-    def _fill(
-        self,
-        panel: Panel,
-        usable: list[str],
-        allocate: Callable[[slice], tuple[Float32Array, int]],
-        receive: Callable[[slice, Float32Array], None] | None,
-    ) -> None:
-        """Compute features by tiles, each into an array [K, T, .] from a column on."""
-        parts = firm_blocks(panel.n_sessions, panel.n_firms)
-        needs = frozenset[str]().union(*(self[name].needs for name in usable))
-
-        from features.arithmetic.kernels import store_float32
-
-        def fill(firms: slice) -> None:
-            tile = panel if len(parts) == 1 else take_firms(panel, firms, needs)
-            out_KTn, column = allocate(firms)
-            for k, name in enumerate(usable):
-                store_float32(frozen(self[name].compute(tile)), column, out_KTn[k])
-            if receive is not None:
-                receive(firms, out_KTn)
-
-        for_each(fill, parts)

@@ -27,6 +27,16 @@ def _days(column: pl.Series, missing: str) -> DateArray:
     return days
 
 
+def spans(
+    rows: pl.DataFrame, start: str, end: str, dates_T: DateArray, tickers_N: tuple[str, ...]
+) -> Iterator[tuple[int, int, int]]:
+    """Yield the firm of each row, and the sessions from start to end; a null leaves a side open."""
+    firms = {ticker: n for n, ticker in enumerate(tickers_N)}
+    first_R = np.searchsorted(dates_T, _days(rows[start], "0001-01-01"), side="left")
+    until_R = np.searchsorted(dates_T, _days(rows[end], "9999-12-31"), side="left")
+    return zip((firms[ticker] for ticker in rows["ticker"]), first_R.tolist(), until_R.tolist(), strict=True)
+
+
 def groups_as_of(
     securities: pl.DataFrame, group_by: str, dates_T: DateArray, tickers_N: tuple[str, ...]
 ) -> tuple[IntArray, tuple[str, ...]]:
@@ -48,16 +58,14 @@ def groups_as_of(
     (array([[ 0, -1],
            [ 0, -1]], dtype=int16), ('oil',))
     """
-    slots = {ticker: i for i, ticker in enumerate(tickers_N)}
     rows = securities.filter(pl.col("ticker").is_in(tickers_N) & pl.col(group_by).is_not_null())
     rows = rows.sort("valid_from", group_by, "ticker", nulls_last=False)
     groups_S = tuple(rows[group_by].unique(maintain_order=True).to_list())
     codes = {name: code for code, name in enumerate(groups_S)}
-    first_R = np.searchsorted(dates_T, _days(rows["valid_from"], "0001-01-01"), side="left")
-    until_R = np.searchsorted(dates_T, _days(rows["valid_to"], "9999-12-31"), side="left")
     group_TN = np.full((len(dates_T), len(tickers_N)), -1, dtype=np.int16)
-    for ticker, name, first, until in zip(rows["ticker"], rows[group_by], first_R, until_R, strict=True):
-        group_TN[first:until, slots[ticker]] = codes[name]
+    valid = spans(rows, "valid_from", "valid_to", dates_T, tickers_N)
+    for name, (n, first, until) in zip(rows[group_by], valid, strict=True):
+        group_TN[first:until, n] = codes[name]
     return group_TN, groups_S
 
 

@@ -138,7 +138,8 @@ def find_delistings(
                 if paid is None:
                     kind = "silence" if record is None else record.reason or "unknown"
                     nasdaq = records.on_nasdaq(ticker, dates_T[paid_at])
-                    paid = _assumed_return(kind, rule, on_nasdaq=nasdaq)
+                    failed = rule.nasdaq_performance_return if nasdaq else rule.performance_return
+                    paid = {"merger": 0.0, "performance": failed}.get(kind, rule.unknown_return)
                 delisted_TN[paid_at:resumes, n] = True
                 unknown_TN[paid_at:resumes, n] = kind in {"silence", "unknown"}
                 value_ratio_TN[paid_at:resumes, n] = 1.0 + paid
@@ -150,15 +151,6 @@ def find_delistings(
     gaps = int(missing_TN.any(axis=1).sum())
     hazards = [*_hazards(assumed, gaps, rule), *_known_gaps(traded_TN, gap_TN)]
     return Delistings(delisted_TN, unknown_TN, value_ratio_TN, tuple(hazards))
-
-
-def _assumed_return(kind: str, rule: DelistingRule, *, on_nasdaq: bool) -> float:
-    """Return the assumed return of a delisting for which none is recorded."""
-    if kind == "merger":
-        return 0.0
-    if kind == "performance":
-        return rule.nasdaq_performance_return if on_nasdaq else rule.performance_return
-    return rule.unknown_return
 
 
 def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[str]:

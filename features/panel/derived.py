@@ -2,7 +2,7 @@
 
 A tile is a few of a panel's firms, or its newest sessions, as a panel of its own. Most features treat each
 firm by itself, so their functions work on all firms or on a tile that fits the processor's cache
-(`features.arithmetic.parallel`). Functions that look across firms (`market_mean`, `group_mean`) fetch the
+(`features.arithmetic.parallel`). Functions that look across firms (`market_return`, `group_mean`) fetch the
 full panel behind the tile. Series are cached while the panel lives.
 
 All are causal to the bit. Shape suffixes: T sessions, N firms, n firms of a tile.
@@ -121,8 +121,12 @@ def daily_return(panel: Panel) -> FloatArray:
 
 
 def market_return(panel: Panel) -> FloatArray:
-    """Compute the equal-weight mean of the day's returns over the firms of `market_mean`, shape (T, 1)."""
-    return market_mean(panel, daily_return)
+    """Compute the equal-weight mean of the day's returns over all firms, shape (T, 1); NaN without a return.
+
+    Of a universe with a list, over those that have been on it up to t (`Panel.members_TN`). Of a tile the
+    mean is over all firms as well.
+    """
+    return _means(panel, False, daily_return)
 
 
 @cached_per_panel
@@ -158,48 +162,19 @@ def row_mean(x_TN: FloatArray) -> FloatArray:
     return mean_T1
 
 
-def market_mean(
-    panel: Panel,
-    series: Callable[Concatenate[Panel, Settings], FloatArray],
-    *args: Settings.args,
-    **kwargs: Settings.kwargs,
-) -> FloatArray:
-    """Average a series over all firms with a known value, session by session, shape (T, 1); NaN without any.
+def group_mean(panel: Panel, series: Callable[..., FloatArray], *settings: int) -> FloatArray:
+    """Average a series over the firms of each firm's group as of t, shape (T, N).
 
-    Of a universe with a list, over those that have been on it up to t (`Panel.members_TN`).
-    Of a tile the mean is over all firms as well. ``series`` takes the panel and the further arguments, and
-    computes (T, N) for each firm by itself. It must be a module-level function, because its identity is part
-    of the cache key.
+    The mean is over the group's firms with a known value, the firm itself included, and the firms are those
+    of `market_return`. NaN where the group is unknown or has fewer than two such firms, because a firm is not
+    its own peer. ``series`` takes the panel and the further arguments, and computes (T, N) for each firm by
+    itself. It must be a module-level function, because its identity is part of the cache key.
     """
-    return _means(panel, False, series, *args, **kwargs)
+    mean_TS, group_TN = _means(panel, True, series, *settings), panel.group_TN
+    return np.where(group_TN >= 0, np.take_along_axis(mean_TS, np.maximum(group_TN, 0), axis=1), np.nan)
 
 
-def group_mean(
-    panel: Panel,
-    series: Callable[Concatenate[Panel, Settings], FloatArray],
-    *args: Settings.args,
-    **kwargs: Settings.kwargs,
-) -> FloatArray:
-    """Average a series, as in `market_mean`, over the firms of each firm's group as of t, shape (T, N).
-
-    The mean is over the group's firms with a known value, the firm itself included. NaN where the group is
-    unknown or has fewer than two such firms, because a firm is not its own peer.
-    """
-    from features.arithmetic.kernels import expand_groups
-
-    mean_TS = _means(panel, True, series, *args, **kwargs)
-    mean_TN = np.empty(panel.group_TN.shape)
-    expand_groups(frozen(mean_TS), frozen(np.ascontiguousarray(panel.group_TN)), mean_TN)
-    return mean_TN
-
-
-def _means(
-    panel: Panel,
-    by_group: bool,
-    series: Callable[Concatenate[Panel, Settings], FloatArray],
-    *args: Settings.args,
-    **kwargs: Settings.kwargs,
-) -> FloatArray:
+def _means(panel: Panel, by_group: bool, series: Callable[..., FloatArray], *settings: int) -> FloatArray:
     """Average a series by session, or by session and group (with at least two values), over all firms.
 
     Where the universe has a list, these are the firms that have been on it up to t (`Panel.members_TN`).
@@ -217,7 +192,7 @@ def _means(
         def values(firms: slice) -> tuple[FloatArray, IntArray]:
             tile = take_firms(full, firms, frozenset({"close", "group"}))
             group_Tn = tile.group_TN if by_group else np.zeros(tile.close_TN.shape, dtype=np.int16)
-            x_Tn = series(tile, *args, **kwargs)
+            x_Tn = series(tile, *settings)
             if tile.members_TN is not None:
                 x_Tn = np.where(tile.members_TN, x_Tn, np.nan)
             return x_Tn, group_Tn
@@ -227,7 +202,7 @@ def _means(
         mean_TS: FloatArray = np.where(count_TS >= least, total_TS / np.maximum(count_TS, 1), np.nan)
         return mean_TS
 
-    return cached(full, (series, args, *sorted(kwargs.items()), by_group), compute)
+    return cached(full, (series, settings, by_group), compute)
 
 
 _origins: WeakKeyDictionary[Panel, Panel] = WeakKeyDictionary()

@@ -30,7 +30,7 @@ Shape suffixes: T sessions, N firms.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -115,12 +115,7 @@ class HolderMarket:
 
     def on(self, sessions: slice) -> HolderMarket:
         """Return views of some sessions."""
-        return HolderMarket(
-            self.value_TN[sessions],
-            self.known_TN[sessions],
-            self.tradable_TN[sessions],
-            self.delisted_TN[sessions],
-        )
+        return HolderMarket(*(getattr(self, one.name)[sessions] for one in fields(self)))
 
 
 def holder_market(

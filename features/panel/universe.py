@@ -11,6 +11,7 @@ from pydantic import Field
 
 from features.arrays import BoolArray, DateArray
 from features.options import Options
+from features.panel.asof import spans
 from features.panel.derived import median_dollar_volume
 from features.panel.panel import Panel
 
@@ -97,15 +98,8 @@ def members(membership: pl.DataFrame, dates_T: DateArray, tickers_N: tuple[str, 
     if "universe" in membership.columns and membership["universe"].n_unique() > 1:
         names = ", ".join(map(str, membership["universe"].unique().sort()))
         raise ValueError(f"The membership table has several universes ({names}): filter it to one.")
-    slots = {ticker: i for i, ticker in enumerate(tickers_N)}
+    rows = membership.filter(pl.col("ticker").is_in(tickers_N))
     member_TN = np.zeros((len(dates_T), len(tickers_N)), dtype=np.bool_)
-    for ticker, start, end in membership.select("ticker", "from_date", "to_date").iter_rows():
-        if ticker in slots:
-            first = 0 if start is None else np.searchsorted(dates_T, np.datetime64(start, "D"), side="left")
-            until = (
-                len(dates_T)
-                if end is None
-                else np.searchsorted(dates_T, np.datetime64(end, "D"), side="left")
-            )
-            member_TN[first:until, slots[ticker]] = True
+    for n, first, until in spans(rows, "from_date", "to_date", dates_T, tickers_N):
+        member_TN[first:until, n] = True
     return member_TN

@@ -29,7 +29,7 @@ from models.attention.core import (
 from models.attention.layers import Dropout, Linear, drop
 from models.attention.positions import bias_of_distance, rotate
 from models.attention.probe import Probed
-from models.spec import Count, Positive, Share, require_heads
+from models.spec import Count, Heads, Positive, Share
 
 
 class BlockConfig(Options):
@@ -37,7 +37,7 @@ class BlockConfig(Options):
 
     width: Count = 32
     """D, width of the model; a multiple of ``heads``."""
-    heads: Count = 4
+    heads: Heads = 4
     """H, number of attention heads."""
     dropout: Share = 0.0
     """Probability with which a weight or an activation is dropped in training."""
@@ -55,7 +55,6 @@ class BlockConfig(Options):
 
     @model_validator(mode="after")
     def _check_block(self) -> Self:
-        require_heads(self.width, self.heads)
         if self.kernel == "linear" and self.temperature != 1.0:
             raise ValueError(
                 f"temperature is {self.temperature}; it must be 1 for the linear kernel, which has no logits."
@@ -243,12 +242,6 @@ class Block(nn.Module):
         last_BQD = x_BWD[:, -queries:]
         return self._finish(last_BQD, self.attention(self._normed(last_BQD), y_BWD, mask))
 
-    def explicit(self, x_BWD: Tensor, mask: AttentionMask = NO_MASK) -> tuple[Tensor, Tensor]:
-        """Transform all positions by the explicit path; also returns the weights [B, H, W, W]."""
-        y_BWD = self._normed(x_BWD)
-        out_BWD, weights_BHWW = self.attention.explicit(y_BWD, y_BWD, mask)
-        return self._finish(x_BWD, out_BWD), weights_BHWW
-
     def masked(self, x_BWD: Tensor, keep_UW: Tensor, mask: AttentionMask) -> Tensor:
         """Transform the last position for U masks of the keys at once, [U, B, D]."""
         y_BWD = self._normed(x_BWD)
@@ -294,22 +287,8 @@ class DecoderBlock(Block):
 
     def decode(self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK) -> Tensor:
         """Transform K steps; ``mask`` selects the days of the memory."""
-        x_BKD = self._self_attend(x_BKD)
+        y_BKD = self._normed(x_BKD)
+        out_BKD = self.attention(y_BKD, y_BKD, AttentionMask(causal=True))
+        x_BKD = self._add(x_BKD, out_BKD, self.attention_norm)
         y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
-        return self._add_memory(x_BKD, self.memory(y_BKD, memory_BWD, mask))
-
-    def explicit_decode(
-        self, x_BKD: Tensor, memory_BWD: Tensor, mask: AttentionMask = NO_MASK
-    ) -> tuple[Tensor, Tensor]:
-        """As :meth:`decode`, by the explicit path; also returns the weights [B, H, K, W] of the days."""
-        x_BKD = self._self_attend(x_BKD)
-        y_BKD = self.memory_norm(x_BKD) if self.pre else x_BKD
-        out_BKD, weights_BHKW = self.memory.explicit(y_BKD, memory_BWD, mask)
-        return self._add_memory(x_BKD, out_BKD), weights_BHKW
-
-    def _self_attend(self, x_BKD: Tensor) -> Tensor:
-        y_BKD = self.attention_norm(x_BKD) if self.pre else x_BKD
-        return self._add(x_BKD, self.attention(y_BKD, y_BKD, AttentionMask(causal=True)), self.attention_norm)
-
-    def _add_memory(self, x_BKD: Tensor, out_BKD: Tensor) -> Tensor:
-        return self._transform(self._add(x_BKD, out_BKD, self.memory_norm))
+        return self._transform(self._add(x_BKD, self.memory(y_BKD, memory_BWD, mask), self.memory_norm))

@@ -95,7 +95,7 @@ def attention(
         keep = causal_keep(q_BHQd.shape[-2], keys, q_BHQd.device) if causal else keep
         return _explicit(q_BHQd, k_BHKd, v_BHKd, keep, bias, scale, dropout)
     keep, empty = _keep_nonempty(keep)
-    mask = keep if bias is None else _additive_mask(keep, bias)
+    mask = keep if bias is None else bias if keep is None else torch.where(keep, bias, -math.inf)
     width = d if d == e and not q_BHQd.is_cuda else -(-max(d, e) // 8) * 8
     q_BHQd, k_BHKd = F.pad(q_BHQd, (0, width - d)), F.pad(k_BHKd, (0, width - d))
     v_BHKd = F.pad(v_BHKd, (0, width - e))
@@ -182,20 +182,15 @@ def masked_softmax(logits_BHQK: Tensor, keep: Tensor | None, bias: Tensor | None
         logits_BHQK = logits_BHQK + bias
     if keep is not None:
         logits_BHQK = logits_BHQK.masked_fill(~keep, -math.inf)
-    weights_BHQK = _softmax_of_rows(logits_BHQK)
-    return weights_BHQK if empty is None else weights_BHQK.masked_fill(empty, 0.0)
-
-
-def _softmax_of_rows(logits_BHQK: Tensor) -> Tensor:
-    """Softmax over the keys.
-
-    On a CPU, PyTorch computes rows of fewer than 16 numbers one number at a time, which takes ten times as
-    long as rows of 16. So short rows are padded with keys of weight 0.
-    """
     keys = logits_BHQK.shape[-1]
     if keys >= _VECTOR or logits_BHQK.device.type != "cpu":
-        return torch.softmax(logits_BHQK, dim=-1)
-    return F.pad(logits_BHQK, (0, _VECTOR - keys), value=-math.inf).softmax(dim=-1)[..., :keys]
+        weights_BHQK = logits_BHQK.softmax(dim=-1)
+    else:
+        # PyTorch computes rows of fewer than 16 numbers one number at a time, which takes ten times as long
+        # as rows of 16: short rows are padded with keys of weight 0
+        padded_BHQV = F.pad(logits_BHQK, (0, _VECTOR - keys), value=-math.inf)
+        weights_BHQK = padded_BHQV.softmax(dim=-1)[..., :keys]
+    return weights_BHQK if empty is None else weights_BHQK.masked_fill(empty, 0.0)
 
 
 def causal_keep(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -210,10 +205,6 @@ def _keep_nonempty(keep: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
         return None, None
     empty = ~keep.any(dim=-1, keepdim=True)
     return keep | empty, empty
-
-
-def _additive_mask(keep: Tensor | None, bias: Tensor) -> Tensor:
-    return bias if keep is None else torch.where(keep, bias, -math.inf)
 
 
 def split_heads(x_BWD: Tensor, heads: int) -> Tensor:
@@ -362,11 +353,6 @@ def local_attention(
         scale=scale,
     )
     out_BHKd = out_BCHSd.transpose(1, 2).reshape(batch, heads, count * size, d)[:, :, :length]
-    empty_BK = ~_has_key(keys_present_BK, radius, causal=causal)
-    return out_BHKd.masked_fill(empty_BK[:, None, :, None], 0.0)
-
-
-def _has_key(keys_present_BK: Tensor, radius: int, *, causal: bool) -> Tensor:
-    """Whether each position has an unmasked key within its band."""
-    padded = F.pad(keys_present_BK.float()[:, None], (radius, 0 if causal else radius))
-    return F.max_pool1d(padded, radius + 1 if causal else 2 * radius + 1, stride=1)[:, 0] > 0
+    padded_B1K = F.pad(keys_present_BK.float()[:, None], (radius, 0 if causal else radius))
+    band_B1K = F.max_pool1d(padded_B1K, radius + 1 if causal else 2 * radius + 1, stride=1)
+    return out_BHKd.masked_fill((band_B1K == 0.0)[..., None], 0.0)

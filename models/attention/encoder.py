@@ -19,7 +19,7 @@ from models.attention.layers import FewInputs
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present, select_dates
 from models.panel_memory import variants_at_once
-from models.spec import Count, Share, require_heads
+from models.spec import Count, Share
 
 _FIRM_DAYS = 30_000  # embedded at a time for an explainer, chosen to fit into a CPU cache
 
@@ -42,7 +42,11 @@ class EncoderConfig(BlockConfig):
 
     @model_validator(mode="after")
     def _check_encoder(self) -> Self:
-        require_heads(self.width, self.heads, rotary=self.positions == "rotary")
+        if self.positions == "rotary" and self.width % (2 * self.heads):
+            raise ValueError(
+                f"rotary positions need an even number of features per head: with {self.heads} heads, make "
+                f"width, which is {self.width}, a multiple of {2 * self.heads}."
+            )
         if self.kernel == "linear" and self.positions in ("rotary", "relative", "alibi"):
             raise ValueError(
                 f"positions is {self.positions!r}, which acts on logits, and the linear kernel has none: "
@@ -92,7 +96,7 @@ class DayEncoder(Probed):
         if self.config.pooling in ("last", "cls"):
             return self.norm(last(h_MWD, mask, queries=1)[:, 0])  # type: ignore[no-any-return]
         h_MWD = self.norm(last(h_MWD, mask))
-        return _weighted_days(h_MWD, self._pooling_weights(h_MWD, days_keep_MW))
+        return (self._pooling_weights(h_MWD, days_keep_MW)[:, None] @ h_MWD)[:, 0]
 
     def states(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """States [M, W, D] of all days after the blocks and the norm, as memory of a decoder."""
@@ -143,16 +147,6 @@ class DayEncoder(Probed):
                 depths[name] = 0 if part in ("norm", "pool_D") else layers + 1
         return depths
 
-    def weights(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
-        """Weights [M, W] of the days in the last block, averaged over heads and weighted by the pooling."""
-        h_MWD, mask = self._prepare(x_MWC, days_keep_MW)
-        for block in self._layers():
-            h_MWD, weights_MHWW = block.explicit(h_MWD, mask)
-        weights_MWW = weights_MHWW.mean(dim=1)
-        if self.config.pooling in ("last", "cls"):
-            return weights_MWW[:, -1, : x_MWC.shape[1]]
-        return _weighted_days(weights_MWW, self._pooling_weights(self.norm(h_MWD), days_keep_MW))
-
     def _layers(self) -> list[Block]:
         return cast("list[Block]", list(self.blocks))
 
@@ -188,29 +182,21 @@ class DayEncoder(Probed):
 
     def _pooling_weights(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
         """Pooling weights [M, W] of the days; 0 for ablated days."""
-        weights_MW = self._softmax_of_days(h_MWD, days_keep_MW)
-        keep = None if days_keep_MW is None else days_keep_MW[:, None, None]
-        return self.weigh(weights_MW[:, None, None], keep)[:, 0, 0]
-
-    def _softmax_of_days(self, h_MWD: Tensor, days_keep_MW: Tensor | None) -> Tensor:
-        if self.config.pooling == "mean":
-            logits_MW = torch.zeros_like(h_MWD[..., 0])
-        else:
+        logits_MW, keep_M11W, none_left_M1 = torch.zeros_like(h_MWD[..., 0]), None, None
+        if self.config.pooling == "attention":
             logits_MW = h_MWD @ self.pool_D / math.sqrt(h_MWD.shape[-1])
-        if days_keep_MW is None:
-            return logits_MW.softmax(dim=1)
-        none_left_M1 = ~days_keep_MW.any(dim=1, keepdim=True)
-        weights_MW = logits_MW.masked_fill(~(days_keep_MW | none_left_M1), -math.inf).softmax(dim=1)
-        return weights_MW.masked_fill(none_left_M1, 0.0)
+        if days_keep_MW is not None:
+            keep_M11W, none_left_M1 = days_keep_MW[:, None, None], ~days_keep_MW.any(dim=1, keepdim=True)
+            logits_MW = logits_MW.masked_fill(~(days_keep_MW | none_left_M1), -math.inf)
+        weights_MW = logits_MW.softmax(dim=1)
+        if none_left_M1 is not None:
+            weights_MW = weights_MW.masked_fill(none_left_M1, 0.0)
+        return self.weigh(weights_MW[:, None, None], keep_M11W)[:, 0, 0]
 
 
 def day_encoder(module: nn.Module) -> DayEncoder | None:
     """The day encoder of a model; None if it has none."""
     return next((part for part in module.modules() if isinstance(part, DayEncoder)), None)
-
-
-def _weighted_days(h_MWD: Tensor, weights_MW: Tensor) -> Tensor:
-    return (weights_MW[:, None, :] @ h_MWD)[:, 0]
 
 
 def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
@@ -234,9 +220,3 @@ def encode_present(encoder: DayEncoder, batch: Batch, ablation: Ablation | None)
         days = Ablation(None if days_keep_BW is None else days_keep_BW[first_U])
         parts.append(encode_present(encoder, select_dates(batch, first_U), days))
     return torch.cat(parts)[shared.index_B]
-
-
-def day_weights(encoder: DayEncoder, batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Day weights [B, N, W] of the firms in the universe; 0 for other firms."""
-    weights_MW = encoder.weights(present_cells(batch.x_BNWC, batch), days_kept(batch, ablation))
-    return scatter_present(weights_MW, batch)

@@ -14,8 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
-from features.ranks import average_ranks
+from features.information_coefficient import average_ranks, ic_by_date, mean_known, rank_ic_by_date
 from models.baselines.lightgbm import LightGBM, LightGBMConfig, scaled_targets, targets_by_date
 from models.batch import PanelTensors
 from models.fitted import EpochRecord, OnEpoch, best_record

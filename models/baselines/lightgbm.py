@@ -21,6 +21,7 @@ from models.fitted import (
     OnEpoch,
     Tensors,
     best_record,
+    damaged,
     require_no_others,
     require_tensor,
 )
@@ -29,10 +30,9 @@ from models.forecaster import (
     LagOptions,
     date_inputs,
     flat_days,
-    known_firms,
     known_inputs,
-    no_score_message,
     pad_by_date,
+    require_score,
 )
 from models.spec import Count, Positive, Range, Shape, Space, Value
 
@@ -156,15 +156,8 @@ class LightGBM(Baseline):
             for _ in range(min(self.config.evaluate_every, self.config.rounds - booster.current_iteration())):
                 booster.update()
             score = float(booster.eval_valid(measure)[0][2])
-            rank_ic = measured["rank_ic"]
-            record = EpochRecord(
-                index,
-                math.nan,
-                rank_ic,
-                self.config.learning_rate,
-                time.perf_counter() - started,
-                valid_ic=measured["ic"],
-            )
+            lr, seconds = self.config.learning_rate, time.perf_counter() - started
+            record = EpochRecord(index, math.nan, measured["rank_ic"], lr, seconds, measured["ic"])
             started = time.perf_counter()
             history.append(record)
             if on_epoch is not None:
@@ -174,8 +167,7 @@ class LightGBM(Baseline):
                 self.text = self._text_of(booster, num_iteration=booster.current_iteration())
             if index - best_index >= self.config.patience:
                 break
-        if best == -math.inf:
-            raise NoTrainingSignal(no_score_message(self.name))
+        require_score(best, self.name)
         self._scale = scale
         self._booster = lgb.Booster(model_str=self.text)
         return tuple(history)
@@ -225,10 +217,7 @@ class LightGBM(Baseline):
             self.text = text.decode()
             self._booster = lgb.Booster(model_str=self.text)
         except (UnicodeDecodeError, lgb.basic.LightGBMError) as error:
-            raise ValueError(
-                "The stored tensor 'text' is not a LightGBM model; "
-                "fit the model again, or restore its files from a backup."
-            ) from error
+            raise damaged("tensor 'text' is not a LightGBM model") from error
 
     def _first_booster(self, data: PanelTensors, dates: IntArray, seed: int) -> tuple[Any, Any, float]:
         """Return a booster without trees, its training set, and the standard deviation of the targets."""
@@ -253,11 +242,8 @@ class LightGBM(Baseline):
         return self.config.num_threads or self.threads
 
     def _binning(self) -> dict[str, Any]:
-        return {
-            "max_bin": self.config.max_bin,
-            "num_threads": self._threads,
-            "verbosity": -1,
-        }  # a Booster does not pass these to its datasets
+        # a Booster does not pass these to its datasets
+        return {"max_bin": self.config.max_bin, "num_threads": self._threads, "verbosity": -1}
 
     def _parameters(self, seed: int) -> dict[str, Any]:
         own = {"learning_rate", "num_leaves", "min_data_in_leaf", "feature_fraction", "bagging_fraction"}
@@ -278,7 +264,7 @@ class LightGBM(Baseline):
 
 def targets_by_date(data: PanelTensors, dates: IntArray) -> list[FloatArray]:
     """Targets of the known cells of each date."""
-    return [data.target_TN[int(date)][known_firms(data, int(date))].double().cpu().numpy() for date in dates]
+    return [data.target_TN[int(date)][data.known_TN[int(date)]].double().cpu().numpy() for date in dates]
 
 
 def scaled_targets(data: PanelTensors, dates: IntArray) -> tuple[Float32Array, float]:
@@ -310,7 +296,7 @@ def _rows_by_date(
 
         def __init__(self, date: int) -> None:
             self.date = date
-            self._length = int(known_firms(data, date).sum())
+            self._length = int(data.known_TN[date].sum())
 
         def __len__(self) -> int:
             return self._length

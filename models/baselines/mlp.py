@@ -35,8 +35,6 @@ class MLP(Forecaster):
     asset pricing via machine learning", with a linear skip connection for the linear part of the relation.
     """
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

@@ -121,8 +121,6 @@ class LSTM(Forecaster):
     L layers are stacked: each reads the states of the layer below.
     """
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

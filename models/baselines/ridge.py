@@ -29,8 +29,8 @@ from models.forecaster import (
     date_inputs,
     flat_days,
     known_cells,
-    no_score_message,
     pad_by_date,
+    require_score,
 )
 from models.spec import Positive, Shape
 
@@ -88,8 +88,7 @@ class Ridge(Baseline):
                 best = ic
                 self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)
             started = time.perf_counter()
-        if best == -math.inf:
-            raise NoTrainingSignal(no_score_message("ridge"))
+        require_score(best, "ridge")
         return tuple(history)
 
     @one_blas_thread()
@@ -131,9 +130,7 @@ def _rank_ics(cells: Cells, w_AF: Sequence[FloatArray]) -> list[float]:
     return [mean_known(rank_ic_by_date(pad_by_date(forecast_D), y_DM)) for forecast_D in forecast_AD]
 
 
-def _moments(
-    of_dates: Cells,
-) -> tuple[int, FloatArray, float, FloatArray, FloatArray, float]:
+def _moments(of_dates: Cells) -> tuple[int, FloatArray, float, FloatArray, FloatArray, float]:
     """Count, means, and centred second moments (sums over cells) of the training cells.
 
     The dates are read twice, first for the means and then for the moments, and one date is held at a time.

@@ -81,16 +81,18 @@ class Reversal(FixedRule):
     """
 
     has_unit: ClassVar[bool] = False
+    name: ClassVar[str] = "reversal"
+    sign: ClassVar[int] = -1
 
     def __init__(self, config: ReversalConfig, shape: Shape) -> None:
-        self.column = column_of(config.characteristic, shape, "reversal")
+        self.column = column_of(config.characteristic, shape, self.name)
 
     def forecast_date(self, batch: Batch) -> Float32Array:
-        """Forecast minus the characteristic."""
-        return -batch.z_BNF[0, :, self.column].cpu().numpy()
+        """Forecast the characteristic with the sign of the rule."""
+        return self.sign * batch.z_BNF[0, :, self.column].cpu().numpy()  # type: ignore[no-any-return]
 
 
-class MomentumConfig(Options):
+class MomentumConfig(ReversalConfig):
     """Options of momentum."""
 
     characteristic: str | int = "momentum_252_21"
@@ -98,17 +100,10 @@ class MomentumConfig(Options):
     without the last month."""
 
 
-class Momentum(FixedRule):
+class Momentum(Reversal):
     """Forecast the trailing return, as ranked in the characteristics; unknown values are 0, the median.
 
     Jegadeesh and Titman (1993), "Returns to buying winners and selling losers".
     """
 
-    has_unit: ClassVar[bool] = False
-
-    def __init__(self, config: MomentumConfig, shape: Shape) -> None:
-        self.column = column_of(config.characteristic, shape, "momentum")
-
-    def forecast_date(self, batch: Batch) -> Float32Array:
-        """Forecast the characteristic."""
-        return batch.z_BNF[0, :, self.column].cpu().numpy()
+    name, sign = "momentum", 1

@@ -115,8 +115,6 @@ class TabM(Forecaster):
     cells.
     """
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

@@ -62,8 +62,6 @@ class TCN(Forecaster):
     for sequence modeling", without their weight normalisation.
     """
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

@@ -134,22 +134,12 @@ class FitConfig(Options):
     def deciding(self) -> dict[str, Any]:
         """Return the settings as JSON values; those of ``net_utility`` only with that loss."""
         settings = super().deciding()
-        if self.loss == NET_UTILITY:
-            return settings
-        return {
-            name: value
-            for name, value in settings.items()
-            if name not in ("risk_aversion", "turnover_cost_bps")
-        }
+        if self.loss != NET_UTILITY:
+            del settings["risk_aversion"], settings["turnover_cost_bps"]
+        return settings
 
 
 def matrix_precision(config: FitConfig, device: torch.device) -> AbstractContextManager[object]:
     """Context in which a model is computed with the precision of the config."""
-    if not uses_bf16(config, device):
-        return nullcontext()
-    return torch.autocast(device.type, dtype=torch.bfloat16)
-
-
-def uses_bf16(config: FitConfig, device: torch.device) -> bool:
-    """Whether matrix products are computed in bf16: by default on CUDA devices only."""
-    return config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")
+    bf16 = config.precision == "bf16" or (config.precision == "auto" and device.type == "cuda")
+    return torch.autocast(device.type, dtype=torch.bfloat16) if bf16 else nullcontext()

@@ -21,7 +21,6 @@ from models.batch import Batch, PanelTensors
 from models.calibration import calibrate, calibration_from, carry_over
 from models.ensemble import restored_ensemble
 from models.fitted import (
-    Diverged,
     EpochRecord,
     Fitted,
     FittedState,
@@ -29,8 +28,8 @@ from models.fitted import (
     OnEpoch,
     Tensors,
     best_record,
+    damaged,
     require_no_others,
-    require_same_shape,
     require_tensor,
 )
 from models.fitting.config import FitConfig
@@ -42,24 +41,9 @@ from models.fitting.pretraining import pretrain, start_from
 from models.fitting.snapshot import SnapshotStore
 from models.fitting.stacked import StackedSeeds, can_stack
 from models.forecaster import Baseline, Forecaster
-from models.panel_memory import in_parts as compute_in_parts
 from models.quantiles import QuantileHead
 from models.registry import model_entry
 from models.spec import Shape
-
-__all__ = [
-    "Diverged",
-    "EpochRecord",
-    "FitConfig",
-    "Fitted",
-    "FittedState",
-    "NeuralFitted",
-    "fit",
-    "fit_stacked",
-    "refit",
-    "restore",
-    "untrained",
-]
 
 
 def fit(
@@ -275,8 +259,7 @@ def _engine(  # noqa: PLR0917  (a fit, and whom to tell)
         one.module.return_scale.copy_(of_returns)
     per_epoch = min(fit_config.dates_per_epoch or len(train), len(train))
     steps = fit_config.epochs * -(-per_epoch // fit_config.batch_dates)
-    sizes = data.window, most_firms(data, train), steps, len(seeds)
-    plan = plan_of(first.name, first.options, fit_config, data.device, *sizes)
+    plan = plan_of(first.name, fit_config, data.device, most_firms(data, train), steps, len(seeds))
     if not plan.fixed_shapes:
         return SingleSeed(first.module, data, fit_config, seeds[0], train)
     modules = [one.module for one in fitted]
@@ -378,7 +361,7 @@ class NeuralFitted(Fitted):
 
         A forecast then depends on the other dates up to rounding, as every result of a GPU does.
         """
-        return self._by_date(data, dates, 1, lambda batch: self.module(batch)[..., None])[..., 0]
+        return self._compute(data, dates, 1, lambda batch: self.module(batch)[..., None])[..., 0]
 
     def forecast_date(self, batch: Batch) -> Float32Array:
         """One forward pass."""
@@ -409,37 +392,27 @@ class NeuralFitted(Fitted):
         if head is None:
             raise ValueError(f"{self.name} was not fitted to quantiles: set fit.loss to quantile.")
         levels, around = len(head.levels), self.module.quantiles_around
-        return self._by_date(data, dates, levels, lambda batch: around(self.module(batch), batch))
+        return self._compute(data, dates, levels, lambda batch: around(self.module(batch), batch))
 
     def horizons(self, data: PanelTensors, dates: IntArray) -> Float32Array:
         """Forecasts [D, N, K] of the model's horizons, the label's last; NaN outside the universe.
 
         ValueError if ``data`` has another shape than the model's.
         """
-        return self._by_date(data, dates, self.module.n_horizons, self.module.horizons)
+        return self._compute(data, dates, self.module.n_horizons, self.module.horizons)
 
-    def _by_date(
+    def _compute(
         self, data: PanelTensors, dates: IntArray, width: int, compute: Callable[[Batch], Tensor]
     ) -> Float32Array:
-        """Compute [B, N, width] for B dates, 1 on a CPU; return [D, N, width], NaN outside the universe."""
-        require_same_shape(self.shape, data.shape, self.name)
-        date_D = torch.tensor(np.ascontiguousarray(dates, dtype=np.int64))
-        listed_DN = data.listed_TN[date_D]
-        out_DNQ = np.full((*listed_DN.shape, width), np.nan, dtype=np.float32)
-        row_D = listed_DN.any(dim=1).nonzero()[:, 0]
-        at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // listed_DN.shape[1])
+        """Compute [B, N, width] for B dates at once, 1 on a CPU; return [D, N, width]."""
 
-        def fill(part: slice) -> None:
-            row_B = row_D[part]
-            batch = data.batch(date_D[row_B])
+        def computed(batch: Batch) -> Float32Array:
             with torch.inference_mode():
-                y_BNQ = compute(batch).cpu().numpy()
-            there_BN, firms_BN = batch.m_BN.cpu().numpy(), np.atleast_2d(batch.firms_N.cpu().numpy())
-            rows_M = row_B.numpy()[there_BN.nonzero()[0]]
-            out_DNQ[rows_M, firms_BN[there_BN]] = y_BNQ[there_BN]
+                return compute(batch).cpu().numpy()
 
-        compute_in_parts(len(row_D), at_once, fill)
-        return out_DNQ
+        firms = data.listed_TN.shape[1]
+        at_once = 1 if data.device.type == "cpu" else max(1, FORECAST_CELLS // firms)
+        return self._by_date(data, dates, width, computed, at_once)
 
 
 class BaselineFitted(Fitted):
@@ -493,8 +466,7 @@ def restore(state: FittedState) -> Fitted:
         stored = state.config.get("calibration")
         calibration = None if stored is None else calibration_from(stored)
     except (KeyError, TypeError) as error:
-        cure = "fit it again, or restore its files from a backup."
-        raise ValueError(f"The stored model's configuration is damaged ({error}): {cure}") from error
+        raise damaged(f"configuration is damaged ({error})") from error
     with torch.random.fork_rng(devices=[]):
         model = entry.build(options, shape)
     if isinstance(model, Baseline):

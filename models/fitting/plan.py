@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 import torch
 
-from features.options import Options
-from models.attention.core import is_explicit
 from models.fitting.config import FitConfig
 from models.registry import model_entry
 from models.spec import IncompatibleConfig
@@ -41,47 +39,25 @@ class FitPlan:
     # then recorded once and replayed.
     fixed_shapes: bool
     compiled: bool  # whether the steps are compiled as well
-    # whether attention over days is computed by explicit products, which keep the weights of all pairs of
-    # days. A layer of which only the last day is pooled keeps one weight per day in any case.
-    explicit_days: bool
-    # windows of a seed that go through the day encoder at once; 0 for models without. A fused kernel computes
-    # them in calls of at most `models.attention.core.MOST_SEQUENCES`.
-    sequences: int
 
 
 def plan_of(  # noqa: PLR0917  (a fit and its sizes)
-    name: str,
-    options: Options,
-    config: FitConfig,
-    device: torch.device | str,
-    window: int,
-    places: int,
-    steps: int,
-    seeds: int = 1,
+    name: str, config: FitConfig, device: torch.device | str, places: int, steps: int, seeds: int
 ) -> FitPlan:
     """Decide how a fit is computed: one of so many ``steps`` and ``seeds`` that are trained together.
 
-    ``window`` is W, the sessions of a window, and ``places`` the largest number of firms on a training date.
-    Raises `IncompatibleConfig` when the config asks for compiled steps of a model that has none.
+    ``places`` is the largest number of firms on a training date. Raises `IncompatibleConfig` when the config
+    asks for compiled steps of a model that has none.
     """
     device, entry = torch.device(device), model_entry(name)
     on_gpu, stackable = device.type != "cpu", bool(entry.build.stackable)
-    cells = config.batch_dates * places
     compiled = False
     if device.type == "cuda":
-        pays = seeds * steps * cells * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
+        pays = seeds * steps * config.batch_dates * places * SAVED_SECONDS.get(name, 0.0) > COMPILE_SECONDS
         compiled = (pays and can_compile()) if config.compile == "auto" else config.compile
     if compiled and not stackable:
         raise IncompatibleConfig(f"a step of {name} cannot be compiled; remove fit.compile.")
-    encoder = getattr(options, "encoder", None)
-    days = 0 if encoder is None else window + (encoder.pooling == "cls")
-    explicit = days > 0 and is_explicit(days, device)
-    return FitPlan(
-        fixed_shapes=(on_gpu or seeds > 1) and stackable,
-        compiled=compiled,
-        explicit_days=explicit,
-        sequences=cells if days else 0,
-    )
+    return FitPlan(fixed_shapes=(on_gpu or seeds > 1) and stackable, compiled=compiled)
 
 
 def can_compile() -> bool:

@@ -128,13 +128,8 @@ class _Steps:
         batch: int,
         optimizer: AdamW,
     ) -> None:
-        self.module, self.data, self.config, self.batch, self.optimizer = (
-            module,
-            data,
-            config,
-            batch,
-            optimizer,
-        )
+        self.module, self.data, self.config = module, data, config
+        self.batch, self.optimizer = batch, optimizer
         self.sessions_P, self.firms_P = sessions_P, firms_P
         self.known_P = known_in_windows(data, sessions_P, firms_P)
         self.error = torch.zeros((), dtype=torch.float64, device=data.device)

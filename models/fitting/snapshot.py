@@ -94,20 +94,24 @@ class TrainingState:
 
     def snapshot(self) -> Snapshot:
         """Copy the state, with that of torch's global generator."""
-        moments = self.optimizer.state_dict()
+        seed, moments = self.seed_state, self.optimizer.state_dict()
+        random = {"generator": seed.generator.get_state(), "torch": torch.get_rng_state()}
+        device = next(seed.module.parameters()).device
+        if device.type == "cuda":
+            random["cuda"] = torch.cuda.get_rng_state(device)
         parts: dict[str, Mapping[Any, Tensor]] = {
-            "module": self.seed_state.module.state_dict(),
-            "best": self.seed_state.best,
+            "module": seed.module.state_dict(),
+            "best": seed.best,
             "mean": dict(enumerate(self.optimizer.mean.means)),
-            "random": self._random(),
+            "random": random,
             **{f"optimizer.{index}": part for index, part in moments["state"].items()},
         }
         numbers = {
             "stage": self.stage,
             "pretraining": [asdict(record) for record in self.pretraining],
-            "history": [asdict(record) for record in self.seed_state.history],
-            "best_epoch": self.seed_state.best_epoch,
-            "best_score": self.seed_state.best_score,
+            "history": [asdict(record) for record in seed.history],
+            "best_epoch": seed.best_epoch,
+            "best_score": seed.best_score,
             "taken": int(self.optimizer.taken),
             "param_groups": moments["param_groups"],
         }
@@ -124,38 +128,22 @@ class TrainingState:
         for key, value in snapshot.tensors.items():
             part, _, name = key.partition("/")
             parts.setdefault(part, {})[name] = value
+        seed, optimizer, moments = self.seed_state, self.optimizer, "optimizer."
+        device = next(seed.module.parameters()).device
         try:
             numbers = json.loads(snapshot.numbers)
-            self.seed_state.module.load_state_dict(parts["module"])
-            moments = {
-                int(part.removeprefix("optimizer.")): named
-                for part, named in parts.items()
-                if part.startswith("optimizer.")
-            }
-            self.optimizer.load_state_dict({"state": moments, "param_groups": numbers["param_groups"]})
-            self.optimizer.taken.fill_(numbers["taken"])
-            for index, mean in enumerate(self.optimizer.mean.means):
+            seed.module.load_state_dict(parts["module"])
+            state = {int(p.removeprefix(moments)): own for p, own in parts.items() if p.startswith(moments)}
+            optimizer.load_state_dict({"state": state, "param_groups": numbers["param_groups"]})
+            optimizer.taken.fill_(numbers["taken"])
+            for index, mean in enumerate(optimizer.mean.means):
                 mean.copy_(parts["mean"][str(index)])
-            self.seed_state.history[:] = [EpochRecord(**record) for record in numbers["history"]]
-            device = next(self.seed_state.module.parameters()).device
-            self.seed_state.best = {name: value.to(device) for name, value in parts["best"].items()}
-            self.seed_state.best_epoch, self.seed_state.best_score = (
-                numbers["best_epoch"],
-                numbers["best_score"],
-            )
-            self._restore_random(parts["random"])
+            seed.history[:] = [EpochRecord(**record) for record in numbers["history"]]
+            seed.best = {name: value.to(device) for name, value in parts["best"].items()}
+            seed.best_epoch, seed.best_score = numbers["best_epoch"], numbers["best_score"]
+            seed.generator.set_state(parts["random"]["generator"])
+            torch.set_rng_state(parts["random"]["torch"])
+            if "cuda" in parts["random"]:
+                torch.cuda.set_rng_state(parts["random"]["cuda"], device)
         except (KeyError, TypeError, RuntimeError, ValueError) as error:
             raise UnusableSnapshot(f"it belongs to another model or fit: {error}") from error
-
-    def _random(self) -> dict[str, Tensor]:
-        states = {"generator": self.seed_state.generator.get_state(), "torch": torch.get_rng_state()}
-        device = next(self.seed_state.module.parameters()).device
-        if device.type == "cuda":
-            states["cuda"] = torch.cuda.get_rng_state(device)
-        return states
-
-    def _restore_random(self, states: Mapping[str, Tensor]) -> None:
-        self.seed_state.generator.set_state(states["generator"])
-        torch.set_rng_state(states["torch"])
-        if "cuda" in states:
-            torch.cuda.set_rng_state(states["cuda"], next(self.seed_state.module.parameters()).device)

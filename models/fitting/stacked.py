@@ -28,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from features.arrays import IntArray
+from features.information_coefficient import MIN_FIRMS
 from models.batch import Batch, PanelTensors, firms_in_places
 from models.fitting.config import FitConfig, matrix_precision
 from models.fitting.graphs import Replayed, send, stream_of
@@ -35,17 +36,12 @@ from models.fitting.loop import Validation, dates_at_once, draw_firms, most_firm
 from models.fitting.losses import dates_that_count, horizons_loss, label_loss
 from models.fitting.memory import what_fits
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
-from models.fitting.scores import coefficients
 from models.forecaster import Forecaster
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 
-STACKED_OPTIONS = (
-    *("epochs", "dates_per_epoch", "batch_dates", "firms_per_date", "lr", "weight_decay", "warmup", "clip"),
-    *("patience", "stop_on", "loss", "quantiles", "valid_dates", "average", "precision", "compile"),
-    *("risk_aversion", "turnover_cost_bps"),
-)
-"""Fields of `FitConfig` that a stack supports; seeds with any other in use are trained one by one."""
+ALONE = ("label_share", "layer_decay", "pretrain", "refit")
+"""Fields of `FitConfig` that a stack does not support: with one in use, seeds are trained one by one."""
 
 _BACKEND = "inductor"
 _ROWS = 256  # dates whose firms are ordered at a time
@@ -54,8 +50,8 @@ _SHAPES = 256  # that one process compiles a step for; PyTorch would stop after 
 
 def can_stack(name: str, config: FitConfig) -> bool:
     """Whether the seeds of a model can be trained at once with these options."""
-    defaults = FitConfig().model_copy(update={name: getattr(config, name) for name in STACKED_OPTIONS})
-    return config == defaults and bool(MODELS[name].build.stackable)
+    in_use = any(getattr(config, field) != FitConfig.model_fields[field].default for field in ALONE)
+    return not in_use and bool(MODELS[name].build.stackable)
 
 
 class Cells(NamedTuple):
@@ -425,3 +421,43 @@ class StackedSeeds:
                     drawn_BN = draw_firms(known_BN[:, present_N], self.config.firms_per_date, generator)
                     chosen_KDN[k, part_B] = known_BN.masked_scatter(present_N, drawn_BN)
         return chosen_KDN
+
+
+def coefficients(forecast_BN: Tensor, target_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Rank IC and IC of every date, float64 [2, B], by the definitions of `features.information_coefficient`.
+
+    Cells outside of ``known`` do not enter. A forecast that is not finite counts as unknown.
+    """
+    known_BN = known_BN & forecast_BN.isfinite()
+    target_BN = target_BN.expand_as(known_BN)
+    forecast_rank_BN, target_rank_BN = (_average_ranks(x_BN, known_BN) for x_BN in (forecast_BN, target_BN))
+    rank_ic_B = _correlation(forecast_rank_BN, target_rank_BN, known_BN)
+    return torch.stack((rank_ic_B, _correlation(forecast_BN, target_BN, known_BN)))
+
+
+def _average_ranks(x_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Ranks of the known values within each date, from 1; ties share their mean rank."""
+    x_BN = x_BN.masked_fill(~known_BN, math.inf).contiguous()
+    sorted_BN = x_BN.sort(dim=-1).values
+    below_BN = torch.searchsorted(sorted_BN, x_BN)
+    up_to_BN = torch.searchsorted(sorted_BN, x_BN, right=True)
+    return 0.5 * (below_BN + up_to_BN + 1).double()
+
+
+def _correlation(x_BN: Tensor, y_BN: Tensor, known_BN: Tensor) -> Tensor:
+    """Pearson correlation within each date; 0 where x is constant, NaN where y is or few are known."""
+    count_B = known_BN.sum(dim=-1)
+
+    def centred(x_BN: Tensor) -> tuple[Tensor, Tensor]:
+        """Deviations from the date's mean, and their sum of squares, exactly 0 where all values are equal."""
+        x_BN = x_BN.double().masked_fill(~known_BN, 0.0)
+        mean_B1 = (x_BN.sum(dim=-1) / count_B.clamp(min=1))[..., None]
+        deviation_BN = (x_BN - mean_B1).masked_fill(~known_BN, 0.0)
+        high_B = x_BN.masked_fill(~known_BN, -math.inf).amax(dim=-1)
+        varies_B = high_B > x_BN.masked_fill(~known_BN, math.inf).amin(dim=-1)
+        return deviation_BN, torch.where(varies_B, deviation_BN.square().sum(dim=-1), 0.0)
+
+    (x_BN, x_B), (y_BN, y_B) = centred(x_BN), centred(y_BN)
+    size_B = x_B.sqrt() * y_B.sqrt()
+    out_B = torch.where(size_B > 0, (x_BN * y_BN).sum(dim=-1) / size_B, 0.0).clamp(-1.0, 1.0)
+    return torch.where((count_B >= MIN_FIRMS) & (y_B > 0), out_B, math.nan)

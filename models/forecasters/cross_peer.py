@@ -4,10 +4,9 @@ Legend: B dates, N firms, M largest number of reference firms on a date, F chara
 D model width, L layers, R = recent_days * C.
 """
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
@@ -16,7 +15,7 @@ from models.batch import Ablation, Batch, PanelTensors, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
-from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Shape, Share, Space, Whole, require_heads
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Heads, Shape, Share, Space, Whole
 
 
 class CrossPeerConfig(Options):
@@ -26,7 +25,7 @@ class CrossPeerConfig(Options):
     """How the reference firms are chosen."""
     width: Count = 32
     """D, width of the tokens; a multiple of ``heads``."""
-    heads: Count = 4
+    heads: Heads = 4
     """H, number of attention heads."""
     layers: Count = 1
     """Number of peer layers."""
@@ -43,11 +42,6 @@ class CrossPeerConfig(Options):
     dropout: Share = 0.1
     """Probability, in training."""
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        require_heads(self.width, self.heads)
-        return self
-
 
 class CrossPeer(Forecaster):
     """``h^0 = W id``, ``id = [z, e_group]``; L peer layers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
@@ -60,6 +54,7 @@ class CrossPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
+    stackable: ClassVar[bool] = False
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.attention.core import attention, attention_weights
 from models.attention.probe import Probed
-from models.batch import Ablation, AttentionMaps, Batch
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import peer_keys
 from models.peers.others import LOGIT_GAIN
@@ -46,7 +46,6 @@ class KernelRegression(Forecaster, Probed):
     uses_peers: ClassVar[bool] = True
     space: ClassVar[Space] = {**FIT_SPACE, "bandwidth": Range(0.3, 3.0, log=True)}
     over = "peers"
-    stackable: ClassVar[bool] = True
 
     def __init__(self, config: KernelRegressionConfig, shape: Shape) -> None:
         super().__init__()
@@ -61,7 +60,10 @@ class KernelRegression(Forecaster, Probed):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the weighted mean of the peers' values."""
-        q_B1ND, k_B1ND = self._queries_and_keys(batch)
+        scaled_BNF = batch.z_BNF / self.bandwidths()
+        half_BN1 = -0.5 * scaled_BNF.square().sum(-1, keepdim=True)
+        q_B1ND = torch.cat((scaled_BNF, torch.ones_like(half_BN1)), dim=-1)[:, None]
+        k_B1ND = torch.cat((scaled_BNF, half_BN1), dim=-1)[:, None]
         value_B1N1 = F.linear(h_BND, self.peers)[:, None]
         keep_B1NN = peer_keys(batch, ablation).mask()[..., :-1]  # no null key: kernel weights sum to 1
         if self.probe is None:
@@ -71,20 +73,7 @@ class KernelRegression(Forecaster, Probed):
             message_B1N1 = self.weigh(weights_B1NN, keep_B1NN) @ value_B1N1
         return self.scaled((self.own(h_BND) + message_B1N1[:, 0])[..., 0], batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Kernel weights of the peers."""
-        q_B1ND, k_B1ND = self._queries_and_keys(batch)
-        keep_B1NN = peer_keys(batch, ablation).mask()[..., :-1] & batch.m_BN[:, None, :, None]
-        weights_B1NN = attention_weights(q_B1ND, k_B1ND, keep=keep_B1NN, scale=1.0)
-        return AttentionMaps(peers_BLHNN=self.weigh(weights_B1NN, keep_B1NN)[:, None])
-
     def bandwidths(self) -> Tensor:
         """Bandwidths [F], in standard deviations of the rank-normal characteristics."""
         bandwidth_F: Tensor = self.start * torch.exp(LOGIT_GAIN * self.log_bandwidth_F)
         return bandwidth_F
-
-    def _queries_and_keys(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        scaled_BNF = batch.z_BNF / self.bandwidths()
-        half_BN1 = -0.5 * scaled_BNF.square().sum(-1, keepdim=True)
-        q_BND = torch.cat((scaled_BNF, torch.ones_like(half_BN1)), dim=-1)
-        return q_BND[:, None], torch.cat((scaled_BNF, half_BN1), dim=-1)[:, None]

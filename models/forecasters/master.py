@@ -5,10 +5,10 @@ H heads, d = D / H, S spans of the market, G = 2 S C numbers of the market.
 """
 
 import math
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor, nn
 
 from features.options import Options
@@ -17,21 +17,10 @@ from models.attention.core import attention, attention_weights
 from models.attention.layers import Dropout, Linear
 from models.attention.positions import sinusoidal
 from models.attention.probe import Probed
-from models.batch import Ablation, AttentionMaps, Batch
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import peer_keys
-from models.spec import (
-    DROPOUT_SPACE,
-    FIT_SPACE,
-    Choice,
-    Count,
-    Positive,
-    Range,
-    Shape,
-    Share,
-    Space,
-    require_heads,
-)
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Heads, Positive, Range, Shape, Share, Space
 
 
 class MasterConfig(Options):
@@ -41,9 +30,9 @@ class MasterConfig(Options):
     """D, width of the states; a multiple of both numbers of heads."""
     days: Count = 8
     """K, number of recent sessions that attend to each other; all of a shorter window."""
-    day_heads: Count = 4
+    day_heads: Heads = 4
     """Number of heads of the attention over days."""
-    firm_heads: Count = 2
+    firm_heads: Heads = 2
     """Number of heads of the attention over firms."""
     beta: Positive = 5.0
     """Temperature of the gate: the larger, the more equal the inputs."""
@@ -51,12 +40,6 @@ class MasterConfig(Options):
     """Sessions over which the market is summarised; longer ones than the window are cut to it."""
     dropout: Share = 0.3
     """Probability, in training."""
-
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        require_heads(self.width, self.day_heads)
-        require_heads(self.width, self.firm_heads)
-        return self
 
 
 class FirmAttention(Probed):
@@ -129,7 +112,6 @@ class Master(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,
@@ -168,14 +150,13 @@ class Master(Forecaster):
         mean_BND = (self._day_weights(h_BNKD)[..., None, :] @ h_BNKD)[..., 0, :]
         return self.scaled((self.skip(batch.z_BNF) + self.head(self.norm(mean_BND)))[..., 0], batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+    def peer_weights(self, batch: Batch, ablation: Ablation | None) -> Tensor:
         """Weights of the peers, averaged over the days by their weights in the forecast."""
         h_BNKD = self._states(self.embed(batch, ablation), batch, ablation)
         keep_B1NN = peer_keys(batch, ablation).mask()[..., :-1]
         days_BNK = self._day_weights(self.over_firms(h_BNKD, keep_B1NN))
-        weights_BKHNN = self.over_firms.weights(h_BNKD, keep_B1NN & batch.m_BN[:, None, :, None])
-        weights_BHNN = (weights_BKHNN * days_BNK.transpose(1, 2)[:, :, None, :, None]).sum(dim=1)
-        return AttentionMaps(peers_BLHNN=weights_BHNN[:, None])
+        weights_BKHNN = self.over_firms.weights(h_BNKD, keep_B1NN)
+        return (weights_BKHNN * days_BNK.transpose(1, 2)[:, :, None, :, None]).sum(dim=1)
 
     def market(self, x_BNRC: Tensor, batch: Batch, ablation: Ablation | None) -> Tensor:
         """State of the market [B, N, G]: mean and standard deviation over firms and days.

@@ -5,16 +5,15 @@ L blocks.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.block import AttentionMask, Block, BlockConfig
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import peer_keys
 from models.spec import (
@@ -22,20 +21,20 @@ from models.spec import (
     FIT_SPACE,
     Choice,
     Count,
+    Heads,
     Range,
     Shape,
     Share,
     Space,
     Value,
     Whole,
-    require_heads,
 )
 
 
 class LinearPortfolioTransformerConfig(Options):
     """Options of linear_portfolio_transformer."""
 
-    heads: Count = 1
+    heads: Heads = 1
     """H, number of attention matrices."""
     recent_days: Whole = 0
     """Number of recent sessions of the window as inputs of a firm; 0 for characteristics only."""
@@ -46,7 +45,7 @@ class PortfolioTransformerConfig(Options):
 
     width: Count = 64
     """D, width of the tokens; a multiple of ``heads``."""
-    heads: Count = 4
+    heads: Heads = 4
     """H, number of attention heads."""
     layers: Count = 2
     """L, number of blocks."""
@@ -55,17 +54,11 @@ class PortfolioTransformerConfig(Options):
     recent_days: Whole = 0
     """Number of recent sessions of the window as inputs of a firm; 0 for characteristics only."""
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        require_heads(self.width, self.heads)
-        return self
-
 
 class _Portfolio(Forecaster):
     """What both have in common: inputs without positions, every firm a key, and the loss of a portfolio."""
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     fit_defaults: ClassVar[Mapping[str, Value]] = {"loss": "sharpe"}
 
 
@@ -107,14 +100,13 @@ class LinearPortfolioTransformer(_Portfolio):
             count_BN = count_BN + (1.0 - kept_BN)
         return self.scaled(self.own(h_BND)[..., 0] + message_BN / count_BN.clamp(min=1.0), batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+    def peer_weights(self, batch: Batch, ablation: Ablation | None) -> Tensor:
         """Shares of the absolute weights ``|x_i' W_h x_j|``, which may be negative; that of i is left out."""
         h_BNF, kept_BN = self.embed(batch, ablation), peer_keys(batch, ablation).keep_BM
         size_BHNN = torch.einsum("bnf,hfg,bmg->bhnm", h_BNF, self._weights(), h_BNF).abs()
         own_NN = torch.eye(h_BNF.shape[1], dtype=torch.bool, device=h_BNF.device)
         size_BHNN = size_BHNN.masked_fill(~(kept_BN[:, None, None] | own_NN), 0.0)
-        share_BHNN = size_BHNN / size_BHNN.sum(dim=-1, keepdim=True).clamp(min=1e-30)
-        return AttentionMaps(peers_BLHNN=_of_others(share_BHNN, batch)[:, None])
+        return size_BHNN / size_BHNN.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # type: ignore[no-any-return]
 
     def _weights(self) -> Tensor:
         """``W``, stored F times as large: one learning rate then suits it and the vectors."""
@@ -161,30 +153,12 @@ class PortfolioTransformer(_Portfolio):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply the blocks."""
-        y_BN1, mask = self.skip(super().embed(batch, ablation)), _keys(batch, ablation)
+        y_BN1 = self.skip(super().embed(batch, ablation))
+        ablated = ablation is not None and ablation.peers_keep_BN is not None
+        mask = AttentionMask(keys_BK=peer_keys(batch, ablation).keep_BM, own=ablated)
         for block in self._blocks():
             h_BND = block(h_BND, mask)
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the other firms; that of the firm itself is left out."""
-        h_BND, mask, maps = self.embed(batch, ablation), _keys(batch, ablation), []
-        for block in self._blocks():
-            h_BND, weights_BHNN = block.explicit(h_BND, mask)
-            maps.append(_of_others(weights_BHNN, batch))
-        return AttentionMaps(peers_BLHNN=torch.stack(maps, dim=1))
-
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
-
-
-def _keys(batch: Batch, ablation: Ablation | None) -> AttentionMask:
-    """Every firm of the universe that is not ablated, and the firm itself."""
-    ablated = ablation is not None and ablation.peers_keep_BN is not None
-    return AttentionMask(keys_BK=peer_keys(batch, ablation).keep_BM, own=ablated)
-
-
-def _of_others(weights_BHNN: Tensor, batch: Batch) -> Tensor:
-    """Weights without those of the firm itself, and 0 for firms outside the universe."""
-    own_NN = torch.eye(weights_BHNN.shape[-1], dtype=torch.bool, device=weights_BHNN.device)
-    return weights_BHNN.masked_fill(own_NN | ~batch.m_BN[:, None, :, None], 0.0)

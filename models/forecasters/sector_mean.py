@@ -10,8 +10,9 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from features.options import Options
-from models.batch import Ablation, AttentionMaps, Batch
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
+from models.peers.layer import peer_keys
 from models.spec import FIT_SPACE, Shape, Space, Whole
 
 
@@ -33,7 +34,6 @@ class SectorMean(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = FIT_SPACE
 
     def __init__(self, config: SectorMeanConfig, shape: Shape) -> None:
@@ -49,7 +49,7 @@ class SectorMean(Forecaster):
         codes_S = torch.arange(self.n_groups, device=h_BND.device)  # F.one_hot reads the largest code back
         member_BNS = (batch.s_BN[..., None] == codes_S).to(h_BND.dtype)
         member_BNS = member_BNS * (batch.s_BN > 0)[..., None]
-        source_BNS = member_BNS * _source_firms(batch, ablation)[..., None]
+        source_BNS = member_BNS * peer_keys(batch, ablation).keep_BM[..., None]
         value_BN1 = F.linear(h_BND, self.peers)  # without a bias, so that the message without peers is 0
         total_BS1 = source_BNS.transpose(1, 2) @ value_BN1
         others_BN1 = member_BNS @ total_BS1 - value_BN1 * source_BNS.sum(-1, keepdim=True)
@@ -57,18 +57,9 @@ class SectorMean(Forecaster):
         message_BN1 = torch.where(count_BN1 > 0, others_BN1 / count_BN1.clamp(min=1.0), 0.0)
         return self.scaled((self.own(h_BND) + message_BN1)[..., 0], batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+    def peer_weights(self, batch: Batch, ablation: Ablation | None) -> Tensor:
         """Equal weights of the other firms of the group; they are not learned."""
-        key_BN = _source_firms(batch, ablation) & (batch.s_BN > 0)
+        key_BN = peer_keys(batch, ablation).keep_BM & (batch.s_BN > 0)
         same_BNN = (batch.s_BN[:, :, None] == batch.s_BN[:, None, :]) & key_BN[:, None, :]
-        same_BNN = same_BNN & batch.m_BN[:, :, None]
         same_BNN = same_BNN & ~torch.eye(key_BN.shape[1], dtype=torch.bool, device=key_BN.device)
-        weights_BNN = same_BNN / same_BNN.sum(-1, keepdim=True).clamp(min=1)
-        return AttentionMaps(peers_BLHNN=weights_BNN[:, None, None])
-
-
-def _source_firms(batch: Batch, ablation: Ablation | None) -> Tensor:
-    """Bool [B, N]: the firms of the universe that are not ablated."""
-    if ablation is None or ablation.peers_keep_BN is None:
-        return batch.m_BN
-    return batch.m_BN & ablation.peers_keep_BN
+        return (same_BNN / same_BNN.sum(-1, keepdim=True).clamp(min=1))[:, None]

@@ -3,10 +3,9 @@
 Legend: B dates, N firms, F characteristics, G group embedding, D model width, L peer layers.
 """
 
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
@@ -14,18 +13,7 @@ from models.attention.layers import Linear
 from models.batch import Ablation, Batch, recent_days
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
-from models.spec import (
-    DROPOUT_SPACE,
-    FIT_SPACE,
-    Choice,
-    Count,
-    Range,
-    Shape,
-    Share,
-    Space,
-    Whole,
-    require_heads,
-)
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Heads, Range, Shape, Share, Space, Whole
 
 
 class SelfPeerConfig(Options):
@@ -33,7 +21,7 @@ class SelfPeerConfig(Options):
 
     width: Count = 64
     """D, width of the tokens; a multiple of ``heads``."""
-    heads: Count = 4
+    heads: Heads = 4
     """H, number of attention heads."""
     layers: Count = 2
     """Number of stacked peer layers; the second one also carries peers of peers (i <- j <- k)."""
@@ -48,11 +36,6 @@ class SelfPeerConfig(Options):
     market_tokens: Whole = 0
     """Number of learned tokens that attend to all firms and that every firm can attend to; 0 for none."""
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        require_heads(self.width, self.heads)
-        return self
-
 
 class SelfPeer(Forecaster):
     """``h^0 = W [z, e_group]``; L peer layers; ``y = w . [z, r] + v . LN(h^L) + u . messages``.
@@ -63,7 +46,6 @@ class SelfPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,

@@ -14,7 +14,7 @@ from features.options import Options
 from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.attention.layers import Linear
-from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Range, Shape, Space
 
@@ -55,8 +55,6 @@ class Seq2Seq(Forecaster):
     Vaswani et al. (2017).
     """
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "encoder.dropout": DROPOUT_SPACE,
@@ -85,12 +83,17 @@ class Seq2Seq(Forecaster):
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] of all horizons, in standard deviations of the label's training targets."""
-        memory_MWD, mask, z_MF = self._encode(batch, ablation)
+        days_keep_MW, z_MF = days_kept(batch, ablation), present_cells(batch.z_BNF, batch)
+        memory_MWD = self.encoder.states(present_cells(batch.x_BNWC, batch), days_keep_MW)
+        mask = AttentionMask(keys_BK=days_keep_MW)
         if self.training and batch.path_BNK is not None:
             truth_MK = torch.nan_to_num(present_cells(batch.path_BNK, batch) / self.target_scale)
             y_MK = self._decode(memory_MWD, mask, z_MF, truth_MK)
         else:
-            y_MK = self._unroll(memory_MWD, mask, z_MF)
+            y_MK = z_MF.new_zeros(len(z_MF), 0)
+            for _ in range(len(self.step_KD)):  # each horizon from the forecasts of those before
+                next_MK = self._decode(memory_MWD, mask, z_MF, y_MK)
+                y_MK = torch.cat((y_MK, next_MK[:, -1:]), dim=1)
         return scatter_present(y_MK, batch)
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
@@ -103,43 +106,16 @@ class Seq2Seq(Forecaster):
         y_BNK = torch.stack([self.in_target_unit(y_BN, k) for k, y_BN in enumerate(every)], dim=-1)
         return y_BNK.masked_fill(~batch.m_BN[..., None], 0.0)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
-        """Weights of the days in the last block, for the label's horizon, averaged over heads."""
-        memory_MWD, mask, z_MF = self._encode(batch, ablation)
-        given_MK = self._unroll(memory_MWD, mask, z_MF)[:, :-1]
-        x_MKD = self._tokens(given_MK, z_MF)
-        for block in self.blocks:
-            x_MKD, weights_MHKW = cast("DecoderBlock", block).explicit_decode(x_MKD, memory_MWD, mask)
-        return AttentionMaps(days_BNW=scatter_present(weights_MHKW.mean(dim=1)[:, -1], batch))
-
-    def _encode(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, AttentionMask, Tensor]:
-        days_keep_MW = days_kept(batch, ablation)
-        memory_MWD = self.encoder.states(present_cells(batch.x_BNWC, batch), days_keep_MW)
-        return memory_MWD, AttentionMask(keys_BK=days_keep_MW), present_cells(batch.z_BNF, batch)
-
-    def _tokens(self, given_MK: Tensor, z_MF: Tensor) -> Tensor:
-        """Tokens [M, k + 1, D]: the start token, and one token per horizon in ``given_MK``."""
-        first_M1D = (
-            given_MK.new_zeros(len(given_MK), 1, self.config.encoder.width)
-            if self.start is None
-            else self.start(z_MF)[:, None]
-        )
-        x_MKD = torch.cat((first_M1D, self.given(given_MK[..., None])), dim=1)
-        return x_MKD + self.step_KD[: x_MKD.shape[1]]
-
     def _decode(self, memory_MWD: Tensor, mask: AttentionMask, z_MF: Tensor, given_MK: Tensor) -> Tensor:
         """Forecasts [M, k + 1] of the first k + 1 horizons, each from the values of earlier horizons."""
-        x_MKD = self._tokens(given_MK, z_MF)
+        first_MD = z_MF.new_zeros(len(z_MF), self.config.encoder.width)  # the start token
+        if self.start is not None:
+            first_MD = self.start(z_MF)
+        x_MKD = torch.cat((first_MD[:, None], self.given(given_MK[..., None])), dim=1)
+        x_MKD = x_MKD + self.step_KD[: x_MKD.shape[1]]
         for block in self.blocks:
             x_MKD = cast("DecoderBlock", block).decode(x_MKD, memory_MWD, mask)
         y_MK = self.head(self.norm(x_MKD))[..., 0]
         if self.skip is not None:
             y_MK = y_MK + self.skip(z_MF)[:, : y_MK.shape[1]]
         return cast("Tensor", y_MK)
-
-    def _unroll(self, memory_MWD: Tensor, mask: AttentionMask, z_MF: Tensor) -> Tensor:
-        """Forecasts [M, K], computed one horizon at a time from the forecasts before."""
-        y_MK = memory_MWD.new_zeros(len(memory_MWD), 0)
-        for _ in range(len(self.step_KD)):
-            y_MK = torch.cat((y_MK, self._decode(memory_MWD, mask, z_MF, y_MK)[:, -1:]), dim=1)
-        return y_MK

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Dropout, Linear, linear
-from models.batch import Ablation, AttentionMaps, Batch, days_kept, present_cells, scatter_present
+from models.batch import Ablation, Batch, days_kept, present_cells, scatter_present
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import GroupEmbedding, peer_keys
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, IncompatibleConfig, Shape, Share, Space
@@ -80,7 +80,6 @@ class StockMixer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "dropout": DROPOUT_SPACE,
@@ -136,13 +135,11 @@ class StockMixer(Forecaster):
         y_BN1 = self.skip(batch.z_BNF) + self.head(self.dropout(F.hardswish(h_BND)))
         return self.scaled((y_BN1 + self.readout(self.dropout(message_BNE)))[..., 0], batch)
 
-    def attention(self, batch: Batch, ablation: Ablation | None = None) -> AttentionMaps:
+    def peer_weights(self, batch: Batch, ablation: Ablation | None) -> Tensor:
         """Weight of firm j in the states that firm i reads: ``sum_m q_im p_jm / (1 + sum_j p_jm)``."""
         given_BNM, taken_BNM = self._memberships(batch, ablation)
-        read_BNM = taken_BNM / (1.0 + self._of_others(given_BNM)) * batch.m_BN[..., None]
-        weights_BNN = read_BNM @ given_BNM.transpose(1, 2)
-        own_NN = torch.eye(weights_BNN.shape[-1], dtype=torch.bool, device=weights_BNN.device)
-        return AttentionMaps(peers_BLHNN=weights_BNN.masked_fill(own_NN, 0.0)[:, None, None])
+        read_BNM = taken_BNM / (1.0 + self._of_others(given_BNM))
+        return (read_BNM @ given_BNM.transpose(1, 2))[:, None]
 
     def _memberships(self, batch: Batch, ablation: Ablation | None) -> tuple[Tensor, Tensor]:
         """How much a firm gives to each state, 0 for a firm that is no peer, and takes from it."""

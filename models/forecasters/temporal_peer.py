@@ -4,10 +4,9 @@ Legend: B dates, N firms, W window length, C channels, F characteristics, G grou
 width, L peer layers, R = recent_days * C.
 """
 
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from features.options import Options
@@ -17,18 +16,7 @@ from models.batch import Ablation, Batch, EqualDates, recent_days, select_dates
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
-from models.spec import (
-    DROPOUT_SPACE,
-    FIT_SPACE,
-    Choice,
-    Count,
-    Range,
-    Shape,
-    Share,
-    Space,
-    Whole,
-    require_heads,
-)
+from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Heads, Range, Shape, Share, Space, Whole
 
 
 class TokenEncoderConfig(EncoderConfig):
@@ -44,10 +32,10 @@ class TemporalPeerConfig(Options):
     """Options of the day encoder; its width is that of the firms' tokens."""
     peer_layers: Count = 1
     """L, number of stacked peer layers."""
-    peer_heads: Count = 4
-    """Number of attention heads of a peer layer."""
     peer_width: Count = 32
     """Width of queries, keys and messages, over all heads."""
+    peer_heads: Heads = 4
+    """Number of attention heads of a peer layer."""
     leader_slope: float = 4.0
     """Initial slope of the key bias on a firm's inverse size rank in its group. At 4, the largest firm of a
     group has ``e^2`` times the weight of the second and nearly ``e^4`` times that of small firms. Without
@@ -77,11 +65,6 @@ class TemporalPeerConfig(Options):
     should be several times as many slots as firms. A firm that training never saw has no bias, unless it
     shares a slot."""
 
-    @model_validator(mode="after")
-    def _check_heads(self) -> Self:
-        require_heads(self.peer_width, self.peer_heads)
-        return self
-
 
 class TemporalPeer(Forecaster):
     """``y = w . z + u . messages + v . LN(h^L)``, from ``h^0 = encode(window) + W_I [z, e_group]``.
@@ -93,7 +76,6 @@ class TemporalPeer(Forecaster):
     """
 
     uses_peers: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "encoder.dropout": DROPOUT_SPACE,

@@ -28,8 +28,6 @@ class TemporalTransformerConfig(Options):
 class TemporalTransformer(Forecaster):
     """``y = w . z + MLP([encode(window), z])`` with ``MLP(u) = W_2 GELU(W_1 u)``; W_2 and w start at 0."""
 
-    uses_peers: ClassVar[bool] = False
-    stackable: ClassVar[bool] = True
     space: ClassVar[Space] = {
         **FIT_SPACE,
         "encoder.dropout": DROPOUT_SPACE,

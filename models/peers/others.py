@@ -118,7 +118,7 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     sum_BHNe = before_BHNf[..., :e] * w2_BHN1 + after_BHNf[..., :e] * w1_BHN1
     total_BHN1 = w1_BHN1 + w2_BHN1 - P * w1_BHN1 * w2_BHN1
     vanished_BHN1 = total_BHN1 < VANISHED
-    if not _can_look(total_BHN1):
+    if total_BHN1.device.type != "cpu" or torch.compiler.is_compiling():
         mean_BHNe = 0.5 * (before_BHNf[..., :e] + after_BHNf[..., :e])
         return torch.where(vanished_BHN1, mean_BHNe, sum_BHNe / total_BHN1.masked_fill(vanished_BHN1, 1.0))
     if not vanished_BHN1.any():
@@ -128,11 +128,6 @@ def attention_to_others(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor, *, scale
     return out_BHNe.index_copy(
         0, dates, _with_pairs(q_BHNd[dates] * scale, k_BHKd[dates], v_BHKe[dates]).to(out_BHNe.dtype)
     )
-
-
-def _can_look(x: Tensor) -> bool:
-    """Whether the values of a tensor can decide what is computed next, without a wait for a device."""
-    return x.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _with_pairs(q_BHNd: Tensor, k_BHKd: Tensor, v_BHKe: Tensor) -> Tensor:

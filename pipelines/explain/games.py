@@ -33,7 +33,8 @@ from models.explain.peers import (
     explain_peers,
 )
 from models.explain.shapley import MAX_DRAWS
-from models.fitting.fit import Fitted, NeuralFitted, untrained
+from models.fitted import Fitted
+from models.fitting.fit import NeuralFitted, untrained
 from models.registry import MODELS
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config

@@ -14,7 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from features.library.scaling import ChannelScaler
-from models.fitting.fit import Fitted, FittedState, restore
+from models.fitted import Fitted, FittedState
+from models.fitting.fit import restore
 from models.fitting.snapshot import Snapshot
 from pipelines.dataset.folds import FoldInputs
 from pipelines.errors import DataError, one_line

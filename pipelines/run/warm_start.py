@@ -24,7 +24,7 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.run.record import RecordedRun, open_named_run
 
 if TYPE_CHECKING:
-    from models.fitting.fit import FittedState
+    from models.fitted import FittedState
 
 _FILE = "folds.json"
 

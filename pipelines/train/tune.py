@@ -18,9 +18,9 @@ import torch
 import yaml
 
 from backtest.splits.folds import Fold
-from models.fitted import NoTrainingSignal, best_record
+from models.fitted import Diverged, NoTrainingSignal, best_record
 from models.fitting.config import PORTFOLIO
-from models.fitting.fit import Diverged, fit
+from models.fitting.fit import fit
 from models.panel_memory import is_out_of_memory
 from models.registry import MODELS
 from models.spec import Choice, Range, Space, Value

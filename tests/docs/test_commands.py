@@ -30,7 +30,7 @@ import yaml
 from places import ROOT
 from pydantic import BaseModel
 
-from models.fitting.fit import FitConfig
+from models.fitting.config import FitConfig
 from models.registry import MODELS
 from pipelines import plugins
 from pipelines.cli.main import app

@@ -15,7 +15,8 @@ from backtest.forecasts.metrics import forecast_metrics
 from backtest.inference.means import newey_west_t
 from features.information_coefficient import ic_by_date, is_constant, rank_ic_by_date
 from models.batch import PanelTensors
-from models.fitting.fit import FitConfig, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from pipelines.audit.checks.skill import compare_with_null
 
 NAN = np.nan

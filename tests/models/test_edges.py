@@ -9,9 +9,9 @@ import pytest
 from small_panels import options_of
 
 from models.batch import PanelTensors
-from models.fitted import NoTrainingSignal
-from models.fitting.config import NET_UTILITY, LossName
-from models.fitting.fit import Diverged, FitConfig, Fitted, fit
+from models.fitted import Diverged, Fitted, NoTrainingSignal
+from models.fitting.config import NET_UTILITY, FitConfig, LossName
+from models.fitting.fit import fit
 from models.fitting.losses import LOSSES, QUANTILE
 from models.registry import MODELS
 from models.spec import BENCHMARKS

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from features.ranks import average_ranks
+from features.information_coefficient import average_ranks
 from models.explain.network.weights import PeerWeights, ranks_of_sources, to_digraph
 
 DRAWS = 100

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from features.ranks import average_ranks
+from features.information_coefficient import average_ranks
 from models.explain.peers import PeerAttribution
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ import polars as pl
 from scipy.special import ndtri
 
 from features.arrays import BoolArray, FloatArray
-from features.ranks import average_ranks
+from features.information_coefficient import average_ranks
 from pipelines.sources.base import SourceTables
 from pipelines.sources.simulated.config import (
     HALTS_PER_YEAR,

@@ -9,7 +9,7 @@ from scipy import stats
 
 from features.arithmetic import transforms
 from features.arithmetic.transforms import rank_normal
-from features.ranks import average_ranks
+from features.information_coefficient import average_ranks
 
 FloatArray = npt.NDArray[np.float64]
 

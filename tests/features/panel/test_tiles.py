@@ -31,7 +31,6 @@ from features.panel.derived import (
     forget,
     full_panel,
     group_mean,
-    market_mean,
     market_return,
     row_mean,
     take_firms,
@@ -153,7 +152,7 @@ def test_means_on_a_tile_are_over_all_firms(panel: Panel, monkeypatch: pytest.Mo
 def test_unlisted_firms_do_not_affect_means(panel: Panel) -> None:
     close_TN = panel.close_TN.copy()
     close_TN[:, 10:13] = np.nan  # as if three firms listed after the panel's end
-    with_TN = market_mean(replace(panel, close_TN=close_TN), daily_return)
+    with_TN = market_return(replace(panel, close_TN=close_TN))
     kept = [n for n in range(panel.n_firms) if n not in range(10, 13)]
     without = replace(
         panel,
@@ -170,7 +169,7 @@ def test_unlisted_firms_do_not_affect_means(panel: Panel) -> None:
         gap_TN=panel.gap_TN[:, kept],
         unknown_TN=panel.unknown_TN[:, kept],
     )
-    assert market_mean(without, daily_return).tobytes() == with_TN.tobytes()
+    assert market_return(without).tobytes() == with_TN.tobytes()
     x_TN = np.random.default_rng(4).normal(size=(50, 300))
     x_TN[x_TN > 1.0] = np.nan
     with_unlisted_TN = np.insert(x_TN, [10] * 3, np.nan, axis=1)

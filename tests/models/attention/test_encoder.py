@@ -10,6 +10,8 @@ import torch
 
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.attention.positions import POSITIONS
+from models.attention.probe import Site, probing
+from models.forecaster import day_weights
 
 M, W, C, D = 6, 12, 3, 8
 POOLINGS = ("last", "cls", "mean", "attention")
@@ -42,6 +44,19 @@ def encoder_of(kernel: Any, position: Any, pooling: Any, **options: Any) -> DayE
     return encoder
 
 
+def weights_of(encoder: DayEncoder, x: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+    """Weights of the days in the embedding, read by a probe."""
+    seen: dict[str, list[torch.Tensor]] = {}
+
+    def read(site: Site, weights: torch.Tensor, _: torch.Tensor | None) -> torch.Tensor:
+        seen.setdefault(site.over, []).append(weights)
+        return weights
+
+    with probing(encoder, read):
+        encoder(x, keep)
+    return day_weights(seen, W)
+
+
 @pytest.mark.parametrize(("kernel", "position", "pooling"), COMBINATIONS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_an_ablated_day_does_not_affect_the_embedding(
@@ -59,10 +74,10 @@ def test_an_ablated_day_does_not_affect_the_embedding(
     torch.testing.assert_close(encoder(noisy, keep), embedded, rtol=0, atol=1e-12)
     torch.testing.assert_close(encoder(x, torch.ones_like(keep)), encoder(x), rtol=0, atol=1e-12)
     assert not torch.allclose(encoder(noisy)[2:], embedded[2:])
-    weights = encoder.weights(x, keep)
+    weights = weights_of(encoder, x, keep)
     assert weights.shape == (M, W)
     assert (weights[~keep] == 0).all()
-    full = encoder.weights(x).sum(dim=1)
+    full = weights_of(encoder, x, None).sum(dim=1)
     if pooling == "cls":  # part of the weight is on the [CLS] token
         assert ((full > 0.2) & (full < 1.0)).all()
     else:

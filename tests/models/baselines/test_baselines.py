@@ -16,7 +16,8 @@ from threadpoolctl import threadpool_limits
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
 from models.fitted import Fitted
-from models.fitting.fit import BaselineFitted, FitConfig, fit, refit, restore
+from models.fitting.config import FitConfig
+from models.fitting.fit import BaselineFitted, fit, refit, restore
 from models.spec import IncompatibleConfig
 
 T, N, F = 60, 30, 4

@@ -13,7 +13,8 @@ from torch import nn
 from models.baselines.recurrent import ALSTM, GRUConfig, GRULayer, LSTMLayer, RecurrentLayer
 from models.baselines.tcn import TCN, TCNBlock, TCNConfig
 from models.batch import PanelTensors
-from models.fitting.fit import FitConfig, NeuralFitted, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit
 from models.registry import MODELS
 from models.spec import Shape
 

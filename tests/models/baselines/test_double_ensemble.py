@@ -22,7 +22,8 @@ from models.baselines.double_ensemble import (
 from models.baselines.lightgbm import LightGBM
 from models.batch import PanelTensors
 from models.fitted import Fitted, NoTrainingSignal, best_record
-from models.fitting.fit import BaselineFitted, FitConfig, fit, refit
+from models.fitting.config import FitConfig
+from models.fitting.fit import BaselineFitted, fit, refit
 
 T, N, F = 120, 60, 12
 TRAIN, VALID, TEST = np.arange(75), np.arange(75, 90), np.arange(90, T)

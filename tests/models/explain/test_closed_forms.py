@@ -17,7 +17,8 @@ from models.explain.groups import GroupGameConfig, explain_groups
 from models.explain.players import PlayerConfig, players_of, unwrap
 from models.explain.removal import Removal, training_cells
 from models.fitted import Fitted
-from models.fitting.fit import BaselineFitted, FitConfig, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import BaselineFitted, fit
 from models.forecaster import Forecaster
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}

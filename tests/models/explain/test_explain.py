@@ -22,7 +22,8 @@ from models.explain.players import PlayerConfig, day_blocks, find_players
 from models.explain.removal import donors, draw_donors, group_game
 from models.explain.shapley import Precision, sample
 from models.fitted import Fitted
-from models.fitting.fit import FitConfig, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
 from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig

@@ -34,18 +34,9 @@ from small_panels import (
 )
 
 from models.batch import PanelTensors
-from models.fitting.config import LossName
-from models.fitting.fit import (
-    Diverged,
-    EpochRecord,
-    FitConfig,
-    Fitted,
-    FittedState,
-    NeuralFitted,
-    fit,
-    restore,
-    untrained,
-)
+from models.fitted import Diverged, EpochRecord, Fitted, FittedState
+from models.fitting.config import FitConfig, LossName
+from models.fitting.fit import NeuralFitted, fit, restore, untrained
 from models.fitting.loop import SingleSeed, draw_firms
 from models.fitting.optimizer import RunningMean
 from models.forecaster import Forecaster

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
-from small_panels import options_of
 
-from models.attention.core import EXPLICIT_KEYS
 from models.fitting.config import FitConfig
 from models.fitting.plan import COMPILE_SECONDS, SAVED_SECONDS, FitPlan, plan_of, why_eager
 from models.registry import MODELS
 from models.spec import IncompatibleConfig
 
 
-def plan(  # noqa: PLR0917  (a fit and its sizes)
+def plan(
     name: str,
     device: str = "cuda",
-    window: int = 20,
     steps: int = 1000,
     seeds: int = 1,
     compile: Literal["auto"] | bool = "auto",  # noqa: A002  (the setting's own name)
-    **options: Any,  # noqa: ANN401
 ) -> FitPlan:
     config = FitConfig(batch_dates=8, compile=compile)
-    return plan_of(name, options_of(name, options), config, device, window, 3000, steps, seeds)
+    return plan_of(name, config, device, 3000, steps, seeds)
 
 
 def test_shapes_are_fixed_on_gpus_and_in_stacks() -> None:
@@ -33,16 +29,6 @@ def test_shapes_are_fixed_on_gpus_and_in_stacks() -> None:
     assert not plan("temporal_peer", "cpu").fixed_shapes
     assert plan("temporal_peer", "cpu", seeds=3).fixed_shapes
     assert not plan("cross_peer").fixed_shapes
-
-
-def test_attention_over_days_is_explicit_up_to_a_length() -> None:
-    assert plan("temporal_transformer", window=EXPLICIT_KEYS).explicit_days
-    assert not plan("temporal_transformer", window=EXPLICIT_KEYS + 1).explicit_days
-    with_token = plan("temporal_transformer", window=EXPLICIT_KEYS, encoder={"pooling": "cls"})
-    assert not with_token.explicit_days, "the token is a key as well"
-    assert not plan("temporal_transformer", "cpu").explicit_days
-    assert plan("temporal_transformer", seeds=3).sequences == 8 * 3000, "one seed after the other"
-    assert plan("mlp").sequences == 0
 
 
 def test_steps_are_compiled_where_that_saves_more_than_it_costs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,8 +11,7 @@ from small_panels import NAMES, SMALL, N, S, T, W, arrays
 from torch import Tensor
 
 from models.batch import PanelTensors
-from models.fitting.config import LossName
-from models.fitting.fit import FitConfig
+from models.fitting.config import FitConfig, LossName
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES
 from models.forecaster import Forecaster

@@ -14,7 +14,9 @@ from sklearn.metrics import mean_pinball_loss
 from small_panels import options_of
 
 from models.batch import PanelTensors
-from models.fitting.fit import FitConfig, FittedState, NeuralFitted, fit, restore
+from models.fitted import FittedState
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit, restore
 from models.fitting.losses import LOSSES, quantile
 from models.quantiles import QuantileHead, pinball, require_levels
 from models.registry import MODELS

@@ -9,8 +9,9 @@ import pytest
 from small_panels import NEURAL, QUICK, SMALL, TEST, TRAIN, VALID, arrays, options_of, panel
 
 from models.batch import PanelTensors
-from models.fitted import best_record
-from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit, refit
+from models.fitted import EpochRecord, Fitted, best_record
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit, refit
 from models.fitting.snapshot import Snapshot
 from models.fitting.stacked import can_stack
 from models.registry import MODELS

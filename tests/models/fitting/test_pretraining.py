@@ -16,9 +16,9 @@ from small_panels import options_of
 
 from models.attention.encoder import DayEncoder, EncoderConfig
 from models.batch import PanelTensors
-from models.fitted import NoTrainingSignal
-from models.fitting.config import PretrainConfig
-from models.fitting.fit import FitConfig, Fitted, FittedState, NeuralFitted, fit, restore
+from models.fitted import Fitted, FittedState, NoTrainingSignal
+from models.fitting.config import FitConfig, PretrainConfig
+from models.fitting.fit import NeuralFitted, fit, restore
 from models.fitting.optimizer import AdamW, parameter_groups
 from models.fitting.pretraining import (
     DayPredictor,

@@ -12,20 +12,19 @@ import numpy as np
 import pytest
 import torch
 from capture_rules import ON_DEVICE, Rules, allow_adamw
-from small_panels import options_of
 from torch import Tensor
 
+from models.attention.core import is_explicit
 from models.batch import PanelTensors
 from models.fitting.config import FitConfig
 from models.fitting.loop import SingleSeed
 from models.fitting.optimizer import AdamW
-from models.fitting.plan import plan_of
 from models.fitting.stacked import StackedSeeds
 from models.forecaster import Forecaster
 from models.registry import MODELS
 from models.spec import Shape
 
-N, T, F, SEEDS, DATES = 8000, 33, 6, 8, 32
+N, T, F, DATES = 8000, 33, 6, 32
 TRAINED = 2  # seeds
 MOST = 65_535
 NEURAL = [name for name, entry in MODELS.items() if entry.kind == "neural"]
@@ -94,17 +93,11 @@ def test_no_call_has_more_sequences(name: str, window: int, sequences: list[int]
     if stacked:
         half = len(sequences) // TRAINED
         assert sequences == sequences[:half] * TRAINED, "no call is of two seeds"
-    seeds = SEEDS if stacked else 1
-    plan = plan_of(
-        name, options_of(name, options), FitConfig(batch_dates=DATES), ON_DEVICE, window, N, 1, seeds
-    )
-    has_days = MODELS[name].has_day_encoder
-    assert plan.sequences == (DATES * N if has_days else 0)
-    assert plan.explicit_days is (has_days and window == 20)
+    assert is_explicit(window, torch.device(ON_DEVICE)) is (window == 20)
     # the only layer of temporal_peer has a single query, as have the last layer of the others and decoders
     of_days = [each for each in sequences if each > 2 * DATES]
     assert bool(of_days) == (name in days and window == 60)
-    assert sum(of_days) % max(1, plan.sequences) == 0
+    assert sum(of_days) % (DATES * N) == 0
     of_firms = [each for each in sequences if each <= 2 * DATES]
     # the reference universe of cross_peer has a made-up size here, of three firms
     with_firms = {"kernel_regression", "self_peer", "temporal_peer", "portfolio_transformer", "master"}

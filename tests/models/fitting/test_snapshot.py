@@ -11,7 +11,9 @@ from memory_snapshots import KilledError, Memory
 from small_panels import NEURAL, SMALL, options_of
 
 from models.batch import PanelTensors
-from models.fitting.fit import EpochRecord, FitConfig, Fitted, fit
+from models.fitted import EpochRecord, Fitted
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from models.fitting.snapshot import Snapshot, UnusableSnapshot
 
 

@@ -13,14 +13,13 @@ from small_panels import options_of
 
 from features.information_coefficient import ic_by_date, rank_ic_by_date
 from models.batch import PanelTensors
-from models.fitted import EpochRecord
-from models.fitting.config import NET_UTILITY, LossName
-from models.fitting.fit import Diverged, FitConfig, fit, fit_stacked
+from models.fitted import Diverged, EpochRecord
+from models.fitting.config import NET_UTILITY, FitConfig, LossName
+from models.fitting.fit import fit, fit_stacked
 from models.fitting.loop import SingleSeed
 from models.fitting.losses import LOSSES, QUANTILE
 from models.fitting.optimizer import AdamW
-from models.fitting.scores import coefficients
-from models.fitting.stacked import StackedSeeds, can_stack
+from models.fitting.stacked import StackedSeeds, can_stack, coefficients
 from models.forecaster import Forecaster
 from models.registry import MODELS
 

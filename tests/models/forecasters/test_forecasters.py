@@ -200,7 +200,9 @@ def test_attention_maps_are_weights_over_the_days_and_the_other_firms(
         == 0
     ).all()
     total = maps.peers_BLHNN.sum(-1)
-    assert (total > 0).all()  # some heads put most weight on the null key
+    there = batch.m_BN[:, None, None].expand_as(total)
+    assert (total[~there] == 0).all()
+    assert (total[there] > 0).all()  # some heads put most weight on the null key
     assert (total < 1).all()
 
 

@@ -18,7 +18,8 @@ from torch import Tensor
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.groups import explain_groups
 from models.explain.peers import PeerGameConfig, explain_peers
-from models.fitting.fit import FitConfig, NeuralFitted, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.forecasters.cross_peer import CrossPeer
 from models.forecasters.kernel_regression import KernelRegression

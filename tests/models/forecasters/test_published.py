@@ -15,7 +15,8 @@ from torch import Tensor
 
 from models.baselines.tabm import Members, PiecewiseLinear, TabM, TabMConfig
 from models.batch import Ablation, Batch, PanelTensors
-from models.fitting.fit import FitConfig, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import fit
 from models.fitting.losses import LOSSES, horizons_loss
 from models.forecasters.master import Master, MasterConfig
 from models.forecasters.stock_mixer import Mixer, StockMixer, StockMixerConfig

@@ -16,9 +16,10 @@ from torch_weights import copy_attention, gradient
 
 from models.attention.block import AttentionMask, BlockConfig, DecoderBlock
 from models.attention.encoder import EncoderConfig
+from models.attention.probe import Site, probing
 from models.batch import Ablation, PanelTensors
-from models.fitting.config import LossName
-from models.fitting.fit import FitConfig, NeuralFitted, fit, restore
+from models.fitting.config import FitConfig, LossName
+from models.fitting.fit import NeuralFitted, fit, restore
 from models.forecasters.seq2seq import Seq2Seq, Seq2SeqConfig
 
 B, K, W, D, H = 3, 4, 7, 16, 4
@@ -70,7 +71,13 @@ def test_the_block_equals_torchs_decoder_layer(
     for ours_out, theirs_out in zip(actual, expected, strict=True):
         assert theirs_out.abs().max() > 0.01 * size
         torch.testing.assert_close(ours_out, theirs_out, rtol=tolerance, atol=tolerance * size)
-    out, weights = ours.explicit_decode(x, memory, AttentionMask(keys_BK=keep))
+    seen: dict[str, Tensor] = {}
+
+    def read(site: Site, weights: Tensor, _: Tensor | None) -> Tensor:
+        return seen.setdefault(site.over, weights)
+
+    with probing(ours, read):
+        out, weights = ours.decode(x, memory, AttentionMask(keys_BK=keep)), seen["memory"]
     torch.testing.assert_close(out, actual[0], rtol=tolerance, atol=10 * tolerance)
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(B, H, K, dtype=dtype))
     if keep is not None:

@@ -60,7 +60,7 @@ def peerglass(
 
 @pytest.mark.parametrize("model", [name for name, entry in MODELS.items() if entry.build.space])
 def test_the_bounds_of_a_search_space_are_valid_settings_of_its_model(model: str) -> None:
-    from models.fitting.fit import FitConfig
+    from models.fitting.config import FitConfig
 
     for pick in (0, -1):
         values: dict[str, Any] = {}

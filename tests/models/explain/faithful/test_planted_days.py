@@ -9,7 +9,8 @@ from small_panels import options_of
 
 from models.batch import PanelTensors
 from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, measure
-from models.fitting.fit import FitConfig, NeuralFitted, fit
+from models.fitting.config import FitConfig
+from models.fitting.fit import NeuralFitted, fit
 
 WINDOW, FIRMS, SESSIONS = 6, 24, 260
 PLANTED_W = np.array([0.25, 1.6, 0.1, 0.9, 0.45, 2.4])  # oldest day first; alternating signs below
