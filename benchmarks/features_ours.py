@@ -10,7 +10,7 @@ from features_market import CHARACTERISTICS, CROSS_SECTIONS, MEDIANS, RANKED, TA
 
 from features.arithmetic.transforms import neutralise, rank_normal, winsorise, zscore
 from features.arrays import AnyFloatArray
-from features.library.characteristics import compute_characteristics
+from features.library import characteristics
 from features.panel.asof import Statements
 from features.panel.derived import median_dollar_volume
 from features.panel.panel import Panel
@@ -48,7 +48,7 @@ def prepare(folder: Path) -> Panel:
 def compute(panel: Panel) -> dict[str, AnyFloatArray]:
     """Compute all features, on a copy of the panel without cached values."""
     panel = replace(panel)
-    raw_TNF = compute_characteristics(panel, CHARACTERISTICS)
+    raw_TNF = characteristics.CHARACTERISTICS.compute(panel, CHARACTERISTICS)
     out: dict[str, AnyFloatArray] = {name: raw_TNF[:, :, f] for f, name in enumerate(CHARACTERISTICS)}
     for name in MEDIANS:  # used by the universe
         out[name] = median_dollar_volume(panel, int(name.split("_")[-1]))

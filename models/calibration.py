@@ -10,7 +10,6 @@ Legend: D dates, N firms, K horizons.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,14 +45,7 @@ class Line:
         return not (self.measured > 0.0 and self.measured >= 2.0 * self.error)
 
 
-@dataclass(frozen=True, slots=True)
-class Calibration:
-    """The lines of a model's horizons, the label's last."""
-
-    lines: tuple[Line, ...]
-
-
-def calibrate(output_DNK: AnyFloatArray, target_DNK: AnyFloatArray) -> Calibration:
+def calibrate(output_DNK: AnyFloatArray, target_DNK: AnyFloatArray) -> tuple[Line, ...]:
     """Fit the line of every horizon.
 
     ``b = sum_d mean_i (y - y_bar) (t - t_bar) / sum_d mean_i (y - y_bar)^2`` and ``a = t_bar - b y_bar``:
@@ -78,20 +70,16 @@ def calibrate(output_DNK: AnyFloatArray, target_DNK: AnyFloatArray) -> Calibrati
     Examples
     --------
     >>> output = np.array([[1.0, 2.0, 4.0], [0.0, 3.0, 1.0]])[..., None]
-    >>> round(calibrate(output, 0.01 * output - 0.02).lines[0].slope, 6)
+    >>> round(calibrate(output, 0.01 * output - 0.02)[0].slope, 6)
     0.01
     """
-    return Calibration(
-        tuple(
-            _line(output_DN, target_DN)
-            for output_DN, target_DN in zip(
-                np.moveaxis(output_DNK, 2, 0), np.moveaxis(target_DNK, 2, 0), strict=True
-            )
-        )
-    )
+    horizons = (np.moveaxis(one_DNK, 2, 0) for one_DNK in (output_DNK, target_DNK))
+    return tuple(_line(output_DN, target_DN) for output_DN, target_DN in zip(*horizons, strict=True))
 
 
-def carry_over(chosen: Calibration, forecast_DNK: AnyFloatArray, output_DNK: AnyFloatArray) -> Calibration:
+def carry_over(
+    chosen: tuple[Line, ...], forecast_DNK: AnyFloatArray, output_DNK: AnyFloatArray
+) -> tuple[Line, ...]:
     """Calibrate a model that was fitted again, on validation sessions as well, without their targets.
 
     A line that is fitted to targets which the model has learned would be too steep. The outputs of the two
@@ -100,19 +88,14 @@ def carry_over(chosen: Calibration, forecast_DNK: AnyFloatArray, output_DNK: Any
     """
     lines = []
     for line, forecast_DN, output_DN in zip(
-        chosen.lines, np.moveaxis(forecast_DNK, 2, 0), np.moveaxis(output_DNK, 2, 0), strict=True
+        chosen, np.moveaxis(forecast_DNK, 2, 0), np.moveaxis(output_DNK, 2, 0), strict=True
     ):
         (mean, spread), (own_mean, own_spread) = (_moments(one_DN) for one_DN in (forecast_DN, output_DN))
         both = _varies(mean, spread) and _varies(own_mean, own_spread)
         slope = spread / own_spread if both else line.slope
         ratio = slope / line.slope
         lines.append(Line(mean - slope * own_mean, slope, line.measured * ratio, line.error * ratio))
-    return Calibration(tuple(lines))
-
-
-def calibration_from(stored: Sequence[dict[str, float]]) -> Calibration:
-    """Rebuild a calibration from its stored lines; ValueError or TypeError if they are damaged."""
-    return Calibration(tuple(Line(**line) for line in stored))
+    return tuple(lines)
 
 
 def _line(output_DN: AnyFloatArray, target_DN: AnyFloatArray) -> Line:

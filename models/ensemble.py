@@ -28,7 +28,7 @@ from features.arrays import AnyFloatArray, Float32Array, FloatArray
 from features.information_coefficient import ic_by_date, mean_known
 from features.options import Options
 from models.batch import Batch
-from models.calibration import Line, calibrate, calibration_from
+from models.calibration import Line, calibrate
 from models.fitted import EpochRecord, Fitted, FittedState, Tensors, damaged, require_same_shape
 from models.forecaster import Registered
 from models.spec import Positive, Shape
@@ -175,7 +175,7 @@ def combine(
     found = []
     for valid_KDN, test_KDN in zip(zip(*valid_KSDN, strict=True), zip(*test_KSDN, strict=True), strict=True):
         plain = Combination(tuple(weights_K.tolist()), tuple(scales_K.tolist()), Line(0.0, 1.0, 0.0, 0.0))
-        (line,) = calibrate(plain.of_dates(valid_KDN)[..., None], target_DN[..., None]).lines
+        (line,) = calibrate(plain.of_dates(valid_KDN)[..., None], target_DN[..., None])
         own = Combination(plain.weights, plain.scales, line)
         found.append((own, own.of_dates(valid_KDN), own.of_dates(test_KDN)))
     return found
@@ -275,6 +275,6 @@ def restored_ensemble(
             raise damaged(f"model has a tensor {key!r} that no member has")
         tensors[name][own] = array
     members = {name: restore(FittedState(config["members"][name], tensors[name])) for name in names}
-    (line,) = calibration_from(config["calibration"]).lines
+    (line,) = (Line(**stored) for stored in config["calibration"])
     weights, scales = (tuple(float(config[what][name]) for name in names) for what in ("weights", "scales"))
     return EnsembleFitted(*fitted, members, Combination(weights, scales, line))

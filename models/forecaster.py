@@ -14,7 +14,7 @@ from features.options import Options
 from models.attention.encoder import day_encoder
 from models.attention.probe import Site, probing
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors, recent_days, scatter_present
-from models.calibration import Calibration
+from models.calibration import Line
 from models.fitted import EpochRecord, NoTrainingSignal, OnEpoch, Tensors
 from models.quantiles import QuantileHead
 from models.spec import IncompatibleConfig, Shape, Space, Value, Whole
@@ -61,14 +61,16 @@ class Forecaster(Registered, nn.Module, ABC):
     """Whether a firm's forecast depends on the other firms of the date."""
     uses_days: bool
     """Whether days of the window can be ablated in a model without day attention."""
+    n_horizons: int
+    """Number K of forecast horizons."""
     zeroed_days: int
     """Number of newest days that enter a linear map or a convolution. Ablated, they are set to 0 instead of
     masked: the centre of each channel, and what an unknown value is in training."""
     quantile_head: QuantileHead | None
     """Quantiles around the forecast, for models trained with the quantile loss. The forecast is the
     median."""
-    calibration: Calibration | None
-    """Lines from the network's outputs to the target's unit, for models trained with a loss that has no
+    calibration: tuple[Line, ...] | None
+    """Lines from the network's outputs to the target's unit, the label's last, for models trained with a loss that has no
     scale; None during training and for other losses."""
     target_scale: Tensor
     return_scale: Tensor
@@ -78,6 +80,7 @@ class Forecaster(Registered, nn.Module, ABC):
         super().__init__()
         self.uses_days = False
         self.zeroed_days = 0
+        self.n_horizons = 1
         self.quantile_head = None
         self.calibration = None
         self.register_buffer("target_scale", torch.ones(()))
@@ -100,11 +103,6 @@ class Forecaster(Registered, nn.Module, ABC):
         if not self.zeroed_days:
             return batch.z_BNF
         return torch.cat((batch.z_BNF, recent_days(batch, self.zeroed_days, ablation)), dim=-1)
-
-    @property
-    def n_horizons(self) -> int:
-        """Number K of forecast horizons."""
-        return 1
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] of all horizons, the label's last; 0 outside the universe.
@@ -181,7 +179,7 @@ class Forecaster(Registered, nn.Module, ABC):
         y = y.float() * self.target_scale
         if self.calibration is None:
             return y
-        line = self.calibration.lines[horizon]
+        line = self.calibration[horizon]
         return line.intercept + line.slope * y
 
     def scaled(self, y_BN: Tensor, batch: Batch) -> Tensor:

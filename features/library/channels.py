@@ -24,8 +24,6 @@ from features.panel.panel import Panel
 
 CHANNELS = Registry("channel", ("channel",), renamed={"close_location": "centred_close_location"})
 channel = CHANNELS.register
-available_channels = CHANNELS.available
-compute_channels = CHANNELS.compute
 
 _DAY = MAX_HALT + 2  # a daily return depends on the last close, at most MAX_HALT + 1 sessions before t
 

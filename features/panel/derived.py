@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import fields, replace
 from functools import wraps
 from threading import Lock
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -29,7 +29,6 @@ MAX_HALT = 20
 firm is presumed delisted (`features.panel.delistings`), and its series restart if it trades again. This
 bounds how many past sessions a feature can depend on."""
 
-Settings = ParamSpec("Settings")
 Value = TypeVar("Value")
 
 
@@ -67,15 +66,12 @@ def forget(panel: Panel) -> None:
         _cache.pop(panel, None)
 
 
-def cached_per_panel(
-    compute: Callable[Concatenate[Panel, Settings], FloatArray],
-) -> Callable[Concatenate[Panel, Settings], FloatArray]:
-    """Cache a series by its panel and settings."""
+def cached_per_panel(compute: Callable[[Panel], FloatArray]) -> Callable[[Panel], FloatArray]:
+    """Cache a series by its panel."""
 
     @wraps(compute)
-    def remembered(panel: Panel, /, *args: Settings.args, **kwargs: Settings.kwargs) -> FloatArray:
-        key = (compute, args, *sorted(kwargs.items()))
-        return cached(panel, key, lambda: frozen(compute(panel, *args, **kwargs)))
+    def remembered(panel: Panel, /) -> FloatArray:
+        return cached(panel, compute, lambda: frozen(compute(panel)))
 
     return remembered
 

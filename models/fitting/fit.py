@@ -18,7 +18,7 @@ from features.arrays import Float32Array, IntArray
 from features.options import Options
 from models.attention.encoder import day_encoder
 from models.batch import Batch, PanelTensors
-from models.calibration import calibrate, calibration_from, carry_over
+from models.calibration import Line, calibrate, carry_over
 from models.ensemble import restored_ensemble
 from models.fitted import (
     EpochRecord,
@@ -378,7 +378,7 @@ class NeuralFitted(Fitted):
         if head is not None:
             state.config["quantiles"] = list(head.levels)
         if self.module.calibration is not None:
-            state.config["calibration"] = [dataclasses.asdict(line) for line in self.module.calibration.lines]
+            state.config["calibration"] = [dataclasses.asdict(line) for line in self.module.calibration]
         if self.pretraining:
             state.config["pretraining"] = [dataclasses.asdict(record) for record in self.pretraining]
         return state
@@ -464,7 +464,7 @@ def restore(state: FittedState) -> Fitted:
         levels = tuple(float(level) for level in state.config.get("quantiles", ()))
         pretraining = tuple(EpochRecord(**record) for record in state.config.get("pretraining", ()))
         stored = state.config.get("calibration")
-        calibration = None if stored is None else calibration_from(stored)
+        calibration = None if stored is None else tuple(Line(**line) for line in stored)
     except (KeyError, TypeError) as error:
         raise damaged(f"configuration is damaged ({error})") from error
     with torch.random.fork_rng(devices=[]):

@@ -65,7 +65,8 @@ class Seq2Seq(Forecaster):
     def __init__(self, config: Seq2SeqConfig, shape: Shape) -> None:
         super().__init__()
         self.config = config
-        width, K = config.encoder.width, shape.n_horizons
+        width = config.encoder.width
+        K = self.n_horizons = shape.n_horizons
         extra = shape.n_characteristics if config.use_characteristics else 0
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.start = Linear(extra, width) if extra else None
@@ -75,11 +76,6 @@ class Seq2Seq(Forecaster):
         self.norm = nn.LayerNorm(width) if config.encoder.norm == "pre" else nn.Identity()
         self.head = zero_linear(width, 1)
         self.skip = zero_linear(extra, K) if extra else None
-
-    @property
-    def n_horizons(self) -> int:
-        """Number of horizons, including the label's."""
-        return len(self.step_KD)
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] of all horizons, in standard deviations of the label's training targets."""
@@ -91,7 +87,7 @@ class Seq2Seq(Forecaster):
             y_MK = self._decode(memory_MWD, mask, z_MF, truth_MK)
         else:
             y_MK = z_MF.new_zeros(len(z_MF), 0)
-            for _ in range(len(self.step_KD)):  # each horizon from the forecasts of those before
+            for _ in range(self.n_horizons):  # each horizon from the forecasts of those before
                 next_MK = self._decode(memory_MWD, mask, z_MF, y_MK)
                 y_MK = torch.cat((y_MK, next_MK[:, -1:]), dim=1)
         return scatter_present(y_MK, batch)

@@ -25,7 +25,7 @@ import polars as pl
 
 from backtest.forecasts.metrics import forecast_metrics
 from backtest.splits.folds import Fold
-from models.calibration import Line, calibration_from
+from models.calibration import Line
 from models.ensemble import EnsembleConfig, EnsembleFitted, combine
 from models.fitted import EpochRecord
 from models.fitting.plan import why_eager
@@ -233,7 +233,7 @@ def commit(run: RecordedRun, lake: Lake, dataset: Dataset, task: Task, outcome: 
 def _label_line(outcome: Outcome) -> Line | None:
     """Calibration of the label's forecasts; None for a loss with a scale."""
     stored = outcome.state.config.get("calibration")
-    return None if stored is None else calibration_from(stored).lines[-1]
+    return None if stored is None else Line(**stored[-1])
 
 
 def _describe(outcome: Outcome) -> str:

@@ -45,7 +45,7 @@ def test_a_line_is_least_squares_with_errors_clustered_by_date() -> None:
     output_DN[rng.random((12, 9)) < 0.2] = np.nan
     target_DN[rng.random((12, 9)) < 0.2] = np.nan
     target_DN[3] = np.nan
-    (line,) = calibrate(output_DN[..., None], target_DN[..., None]).lines
+    (line,) = calibrate(output_DN[..., None], target_DN[..., None])
     date, _ = known = np.nonzero(np.isfinite(output_DN) & np.isfinite(target_DN))
     weight = 1.0 / np.bincount(date)[date]
     reference = sm.WLS(target_DN[known], sm.add_constant(output_DN[known]), weight).fit(
@@ -61,7 +61,7 @@ def test_a_slope_that_validation_cannot_tell_from_0_keeps_the_order_and_is_said_
     output_DN = rng.normal(size=(30, 20))
     for strength, uncertain in ((1.0, False), (0.0, True), (-1.0, True)):
         target_DN = strength * output_DN + rng.normal(size=(30, 20))
-        (line,) = calibrate(output_DN[..., None], target_DN[..., None]).lines
+        (line,) = calibrate(output_DN[..., None], target_DN[..., None])
         assert line.measured == pytest.approx(strength, abs=0.15)
         assert line.uncertain == uncertain
         assert line.slope == pytest.approx(max(line.measured, line.error))
@@ -75,10 +75,10 @@ def test_a_slope_that_validation_cannot_tell_from_0_keeps_the_order_and_is_said_
 def test_outputs_that_are_all_the_same_become_the_mean_target() -> None:
     target_DNK = np.random.default_rng(2).normal(0.3, 1.0, (6, 5, 1))
     same = calibrate(np.full((6, 5, 1), 0.7), target_DNK)
-    (line,) = same.lines
+    (line,) = same
     assert line.intercept + line.slope * 0.7 == pytest.approx(target_DNK.mean())
     assert line.uncertain
-    (again,) = carry_over(same, np.full((6, 5, 1), 0.3), np.full((6, 5, 1), -2.0)).lines
+    (again,) = carry_over(same, np.full((6, 5, 1), 0.3), np.full((6, 5, 1), -2.0))
     assert again.intercept + again.slope * -2.0 == pytest.approx(0.3)
 
 
@@ -86,7 +86,7 @@ def test_outputs_that_are_all_the_same_become_the_mean_target() -> None:
 def test_forecasts_are_the_expected_target_of_validation_and_keep_their_order(loss: LossName) -> None:
     data, model = panel(), trained(loss=loss)
     target_VN = data.target_TN.numpy()[VALID]
-    (line,) = calibrate(model.forecast(data, VALID)[..., None], target_VN[..., None]).lines
+    (line,) = calibrate(model.forecast(data, VALID)[..., None], target_VN[..., None])
     assert line.measured == pytest.approx(1.0, abs=1e-4)
     assert line.intercept == pytest.approx(0.0, abs=1e-6)
     forecast_DN, output_DN = model.forecast(data, TEST), raw(model, TEST)
@@ -116,7 +116,7 @@ def test_every_way_to_a_forecast_uses_the_same_line(name: str) -> None:
     batch = data.batch(torch.tensor([session]))
     forecast_N = model.forecast(data, np.array([session]))[0, batch.firms_N.numpy()]
     output_N = raw(model, np.array([session]))[0, batch.firms_N.numpy()]
-    line = model.module.calibration.lines[-1]
+    line = model.module.calibration[-1]
     np.testing.assert_allclose(forecast_N, line.intercept + line.slope * output_N, rtol=1e-5, atol=1e-9)
     atol = 1e-3 * float(np.abs(forecast_N).max())
 
@@ -159,8 +159,8 @@ def test_each_seed_of_a_stack_is_calibrated() -> None:
     target_VN = data.target_TN.numpy()[VALID]
     for model in stack:
         assert model.module.calibration is not None
-        (line,) = calibrate(model.forecast(data, VALID)[..., None], target_VN[..., None]).lines
-        (own,) = model.module.calibration.lines
+        (line,) = calibrate(model.forecast(data, VALID)[..., None], target_VN[..., None])
+        (own,) = model.module.calibration
         assert line.measured * own.slope == pytest.approx(own.measured, rel=1e-4)
 
 
@@ -177,7 +177,7 @@ def test_a_refit_keeps_the_size_that_was_measured_before_it_saw_validation() -> 
     assert isinstance(chosen, NeuralFitted)
     assert again.module.calibration is not None
     assert chosen.module.calibration is not None
-    assert again.module.calibration.lines[0].slope != chosen.module.calibration.lines[0].slope
+    assert again.module.calibration[0].slope != chosen.module.calibration[0].slope
 
 
 def test_the_test_segment_does_not_calibrate() -> None:
@@ -204,7 +204,7 @@ def test_every_horizon_has_its_own_line() -> None:
     target_DNK = np.concatenate([given["path_TNK"], given["target_TN"][..., None]], axis=2)[VALID]
     for k in range(2):
         part = [one[..., k : k + 1] for one in (path_DNK, target_DNK)]
-        (line,) = calibrate(*part).lines
+        (line,) = calibrate(*part)
         assert line.measured == pytest.approx(1.0, abs=1e-3)
         assert line.intercept == pytest.approx(0.0, abs=1e-3)
     np.testing.assert_array_equal(path_DNK[..., -1], model.forecast(data, VALID))

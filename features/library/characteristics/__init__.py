@@ -10,18 +10,11 @@ from features.library.characteristics import (
     statements,
     volatility,
 )
-from features.library.characteristics.registry import (
-    CHARACTERISTICS,
-    available_characteristics,
-    characteristic,
-    compute_characteristics,
-)
+from features.library.characteristics.registry import CHARACTERISTICS, characteristic
 
 __all__ = [
     "CHARACTERISTICS",
-    "available_characteristics",
     "characteristic",
-    "compute_characteristics",
     "factors",
     "liquidity",
     "market",

@@ -5,7 +5,7 @@ Shape suffixes: T sessions, N firms, F characteristics.
 
 from __future__ import annotations
 
-from features.library.registry import Feature, Registry
+from features.library.registry import Registry
 
 CHARACTERISTICS = Registry(
     "characteristic",
@@ -22,13 +22,3 @@ CHARACTERISTICS = Registry(
     ),
 )
 characteristic = CHARACTERISTICS.register
-available_characteristics = CHARACTERISTICS.available
-compute_characteristics = CHARACTERISTICS.compute
-
-__all__ = [
-    "CHARACTERISTICS",
-    "Feature",
-    "available_characteristics",
-    "characteristic",
-    "compute_characteristics",
-]

@@ -37,11 +37,9 @@ from random_markets import (
 )
 from scipy import stats
 
-from features.library.channels import CHANNELS, available_channels, compute_channels
+from features.library.channels import CHANNELS
 from features.library.characteristics import (
     CHARACTERISTICS,
-    available_characteristics,
-    compute_characteristics,
 )
 from features.library.registry import Feature
 from features.panel.panel import Panel, build_panel
@@ -694,14 +692,14 @@ def test_characteristics_are_numerous_and_documented() -> None:
 
 
 def test_stacked_values_equal_single_ones_in_the_requested_order(panel: Panel) -> None:
-    stacked = compute_characteristics(panel, ["log_price", "return_1"])
+    stacked = CHARACTERISTICS.compute(panel, ["log_price", "return_1"])
     assert stacked.dtype == np.float32
     assert stacked.shape == (T, N, 2)
     np.testing.assert_array_equal(
         stacked[:, :, 1], CHARACTERISTICS["return_1"].compute(panel).astype(np.float32)
     )
-    assert compute_characteristics(panel).shape[2] == len(CHARACTERISTICS)
-    assert compute_channels(panel).shape == (T, N, len(CHANNELS))
+    assert CHARACTERISTICS.compute(panel).shape[2] == len(CHARACTERISTICS)
+    assert CHANNELS.compute(panel).shape == (T, N, len(CHANNELS))
 
 
 def test_features_with_missing_columns_are_left_out_with_a_message(tables: Tables) -> None:
@@ -710,35 +708,35 @@ def test_features_with_missing_columns_are_left_out_with_a_message(tables: Table
     )
     panel = build_panel(silent)
     assert panel.fields == {"close"}
-    usable, messages = available_characteristics(panel)
+    usable, messages = CHARACTERISTICS.available(panel)
     assert "return_5" in usable
     assert "amihud_21" not in usable
     left_out = len(CHARACTERISTICS) - len(usable)
     (message,) = messages
     assert message.startswith("These data have no ")
     assert f": {left_out} characteristics are left out, such as " in message
-    assert available_characteristics(panel, ["return_5", "amihud_21"]) == (
+    assert CHARACTERISTICS.available(panel, ["return_5", "amihud_21"]) == (
         ["return_5"],
         ["These data have no volume: the characteristic amihud_21 is left out."],
     )
-    assert available_characteristics(panel, ["overnight_return", "amihud_21", "log_market_equity"])[1] == [
+    assert CHARACTERISTICS.available(panel, ["overnight_return", "amihud_21", "log_market_equity"])[1] == [
         "These data have no open, volume or shares_outstanding: the characteristics overnight_return, "
         "amihud_21 and log_market_equity are left out."
     ]
-    assert available_channels(panel)[0] == [
+    assert CHANNELS.available(panel)[0] == [
         "return",
         "market_relative_return",
         "scaled_return",
         "factor_residual",
     ]
     with pytest.raises(ValueError, match=r"no high or low: the .* centred_close_location is left out"):
-        compute_channels(panel, ["centred_close_location"])
+        CHANNELS.compute(panel, ["centred_close_location"])
     with pytest.raises(
         ValueError, match=r"close_location is now called centred_close_location; use the new name"
     ):
-        compute_channels(panel, ["close_location"])
+        CHANNELS.compute(panel, ["close_location"])
     with pytest.raises(ValueError, match=r"Unknown characteristic retrun_5: choose among .*return_5"):
-        available_characteristics(panel, ["retrun_5"])
+        CHARACTERISTICS.available(panel, ["retrun_5"])
 
 
 def noise_after(tables: Tables, day: dt.date, seed: int) -> Tables:
@@ -769,8 +767,8 @@ def known(panel: Panel) -> dict[str, npt.NDArray[np.generic]]:
     """All arrays that are known at the close of each session."""
     rule = UniverseRule(min_price=15.0, min_dollar_volume=3e5, dollar_volume_window=21, min_history=30)
     arrays = {
-        "characteristics": compute_characteristics(panel),
-        "channels": compute_channels(panel),
+        "characteristics": CHARACTERISTICS.compute(panel),
+        "channels": CHANNELS.compute(panel),
         "universe": universe(panel, rule),
         "group": panel.group_TN,
         "close": panel.close_TN,

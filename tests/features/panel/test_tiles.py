@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from features.arithmetic import parallel
 from features.arithmetic.parallel import firm_blocks, for_each, map_in_order, n_threads, one_blas_thread
-from features.library.channels import CHANNELS, compute_channels
+from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.library.registry import Registry
 from features.library.sets import alpha158, characteristics_of
@@ -117,7 +117,7 @@ def test_channels_are_equal_on_tiles(panel: Panel, monkeypatch: pytest.MonkeyPat
     names = [name for name, entry in CHANNELS.items() if entry.needs <= panel.fields]
     at_once_TNK = np.stack([CHANNELS[name].compute(panel) for name in names], axis=2).astype(np.float32)
     monkeypatch.setattr(parallel, "_CELLS", 1)
-    np.testing.assert_array_equal(compute_channels(replace(panel), names), at_once_TNK)
+    np.testing.assert_array_equal(CHANNELS.compute(replace(panel), names), at_once_TNK)
 
 
 def test_tile_has_its_firms_and_full_panel(panel: Panel) -> None:

@@ -23,7 +23,7 @@ from alpha_formulas import EXPRESSIONS
 from backtest.look_ahead.noise import new_ticker, replace_future
 from backtest.splits.folds import Fold
 from features.library.channels import CHANNELS
-from features.library.characteristics import CHARACTERISTICS, compute_characteristics
+from features.library.characteristics import CHARACTERISTICS
 from features.library.sets import alpha360, characteristics_of
 from features.panel.panel import Panel
 from features.panel.universe import universe
@@ -166,7 +166,7 @@ def test_all_registered_features_are_covered(true: Dataset, every: Dataset) -> N
     assert set(true.characteristic_names) == set(CHARACTERISTICS), "and every characteristic"
     assert true.panel.statements
     assert true.panel.groups_S
-    raw_TNF = compute_characteristics(true.panel)
+    raw_TNF = CHARACTERISTICS.compute(true.panel)
     silent = [name for f, name in enumerate(CHARACTERISTICS) if np.isnan(raw_TNF[:, :, f]).all()]
     too_long = [name for name, entry in CHARACTERISTICS.items() if entry.warmup >= true.panel.n_sessions]
     # tests/features/library/test_characteristics.py covers these on a longer market

@@ -17,7 +17,7 @@ from backtest.books.decisions import book_targets
 from backtest.books.registry import BOOKS
 from backtest.books.rules.quantile_long_short import QuantileLongShort
 from features.arrays import FloatArray
-from features.library.characteristics import compute_characteristics
+from features.library.characteristics import CHARACTERISTICS
 from features.panel.derived import daily_return
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
@@ -91,7 +91,7 @@ def test_inputs_are_those_of_the_feature_library(
         book_targets(book, signal_TN, market.panel, held, horizon=3)
     full, plain = seen
     names = ["beta_252", "volatility_63"]
-    library_TNF = compute_characteristics(market.panel, names)[held]
+    library_TNF = CHARACTERISTICS.compute(market.panel, names)[held]
     for used_TN, library_TN in zip(
         (full.beta_TN, full.volatility_TN), library_TNF.transpose(2, 0, 1), strict=True
     ):
