@@ -70,8 +70,8 @@ class Forecaster(Registered, nn.Module, ABC):
     """Quantiles around the forecast, for models trained with the quantile loss. The forecast is the
     median."""
     calibration: tuple[Line, ...] | None
-    """Lines from the network's outputs to the target's unit, the label's last, for models trained with a loss that has no
-    scale; None during training and for other losses."""
+    """Lines from the network's outputs to the target's unit, the label's last, for models trained with a loss
+    that has no scale; None during training and for other losses."""
     target_scale: Tensor
     return_scale: Tensor
     """Standard deviation of the training returns, for losses of a portfolio; not stored."""

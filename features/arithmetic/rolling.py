@@ -101,12 +101,6 @@ def carry_and_age(x_TN: FloatArray, longest: float) -> tuple[FloatArray, FloatAr
     return carried_TN, age_TN
 
 
-def require_window(window: int) -> None:
-    """Raise if a window has no session."""
-    if window < 1:
-        raise ValueError(f"The rolling window is {window} sessions; it must be at least 1.")
-
-
 def _rolling(
     kernel: str,
     window: int,
@@ -118,7 +112,8 @@ def _rolling(
     """Run a compiled loop of `features.arithmetic.kernels`, which is imported when it is needed."""
     from features.arithmetic import kernels
 
-    require_window(window)
+    if window < 1:
+        raise ValueError(f"The rolling window is {window} sessions; it must be at least 1.")
     loop, counts = getattr(kernels, kernel), () if least is None else (float(least),)
     x_TN = tuple(np.broadcast_to(x, x_TN[0].shape) for x in x_TN)
     return map_tiles(lambda x, out: loop(*x, window, *counts, *out), *x_TN, answers=answers, dtype=dtype)

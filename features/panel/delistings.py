@@ -16,10 +16,8 @@ import polars as pl
 from features.arithmetic.rolling import last_known_index
 from features.arrays import BoolArray, DateArray, FloatArray
 
-GAP_SHARE, GAP_FIRMS = (
-    0.25,
-    10,
-)  # a session is a data gap if this share and number of listed firms lack a price
+GAP_SHARE, GAP_FIRMS = 0.25, 10
+"""A session is a data gap if this share and this number of listed firms lack a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +64,6 @@ class _Delisting:
     reason: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Records:
-    """Listing records by firm: delistings by date, and pairs (known from, on Nasdaq)."""
-
-    delistings: dict[str, list[_Delisting]]
-    exchanges: dict[str, list[tuple[np.datetime64, bool]]]
-
-    def on_nasdaq(self, ticker: str, day: np.datetime64) -> bool:
-        known = [nasdaq for since, nasdaq in self.exchanges.get(ticker, []) if since <= day]
-        return bool(known) and known[-1]
-
-
 def find_delistings(
     traded_TN: BoolArray,
     dates_T: DateArray,
@@ -114,11 +100,11 @@ def find_delistings(
     """
     T, N = traded_TN.shape
     gap_TN = np.zeros((T, N), np.bool_) if gap_TN is None else gap_TN
-    records = _read(securities)
+    delistings_of, exchanges_of = _read(securities)
     delisted_TN, unknown_TN, value_ratio_TN = *np.zeros((2, T, N), np.bool_), np.ones((T, N))
     assumed: Counter[str] = Counter()
     for n, ticker in enumerate(tickers_N):
-        delistings = records.delistings.get(ticker, [])
+        delistings = delistings_of.get(ticker, [])
         traded = np.append(np.flatnonzero(traded_TN[:, n]), T)
         silent = np.flatnonzero(np.diff(traded) > 1)
         counted = np.append(np.flatnonzero(~gap_TN[:, n]), T)
@@ -137,7 +123,8 @@ def find_delistings(
                 paid, kind = None if record is None else record.paid, None
                 if paid is None:
                     kind = "silence" if record is None else record.reason or "unknown"
-                    nasdaq = records.on_nasdaq(ticker, dates_T[paid_at])
+                    known = [one for since, one in exchanges_of.get(ticker, []) if since <= dates_T[paid_at]]
+                    nasdaq = bool(known) and known[-1]
                     failed = rule.nasdaq_performance_return if nasdaq else rule.performance_return
                     paid = {"merger": 0.0, "performance": failed}.get(kind, rule.unknown_return)
                 delisted_TN[paid_at:resumes, n] = True
@@ -149,7 +136,13 @@ def find_delistings(
     gap_TN = gap_TN & ~delisted_TN
     value_ratio_TN[missing_TN | gap_TN] = np.nan
     gaps = int(missing_TN.any(axis=1).sum())
-    hazards = [*_hazards(assumed, gaps, rule), *_known_gaps(traded_TN, gap_TN)]
+    hazards = list(_hazards(assumed, gaps, rule))
+    if sessions := int(gap_TN.any(axis=1).sum()):
+        empty = int((~traded_TN.any(axis=1)).sum())
+        hazards.append(
+            f"{int(gap_TN.sum()):,} price(s) on {sessions:,} session(s) are missing from the data or were "
+            f"rejected ({empty:,} session(s) have no price at all): labels across them are unknown."
+        )
     return Delistings(delisted_TN, unknown_TN, value_ratio_TN, tuple(hazards))
 
 
@@ -174,15 +167,6 @@ def _hazards(assumed: Counter[str], gaps: int, rule: DelistingRule) -> Iterator[
         )
 
 
-def _known_gaps(traded_TN: BoolArray, gap_TN: BoolArray) -> Iterator[str]:
-    sessions, empty = int(gap_TN.any(axis=1).sum()), int((~traded_TN.any(axis=1)).sum())
-    if sessions:
-        yield (
-            f"{int(gap_TN.sum()):,} price(s) on {sessions:,} session(s) are missing from the data or were "
-            f"rejected ({empty:,} session(s) have no price at all): labels across them are unknown."
-        )
-
-
 def _gaps(traded_TN: BoolArray, stale_sessions: int) -> BoolArray:
     """Find the cells without a price on sessions with a data gap."""
     seen_TN = last_known_index(traded_TN)
@@ -195,7 +179,10 @@ def _gaps(traded_TN: BoolArray, stale_sessions: int) -> BoolArray:
     return gaps_TN
 
 
-def _read(securities: pl.DataFrame | None) -> _Records:
+def _read(
+    securities: pl.DataFrame | None,
+) -> tuple[dict[str, list[_Delisting]], dict[str, list[tuple[np.datetime64, bool]]]]:
+    """Read by firm the delistings in their order, and pairs (known from, on Nasdaq)."""
     delistings: dict[str, dict[np.datetime64, _Delisting]] = defaultdict(dict)
     exchanges: dict[str, list[tuple[np.datetime64, bool]]] = defaultdict(list)
     if securities is not None:
@@ -211,7 +198,5 @@ def _read(securities: pl.DataFrame | None) -> _Records:
             if exchange is not None:
                 known = np.datetime64(since, "D") if since is not None else np.datetime64("0001-01-01", "D")
                 exchanges[ticker].append((known, "nasdaq" in exchange.lower()))
-    map_in_order = {
-        ticker: [known for _, known in sorted(by_day.items())] for ticker, by_day in delistings.items()
-    }
-    return _Records(map_in_order, dict(exchanges))
+    in_order = {ticker: [one for _, one in sorted(by_day.items())] for ticker, by_day in delistings.items()}
+    return in_order, dict(exchanges)

@@ -44,14 +44,9 @@ def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGrou
     for depth in sorted({depth_of.get(p, 0) for p in parameters}):
         layer = [p for p in parameters if depth_of.get(p, 0) == depth]
         lr = config.lr * config.layer_decay**depth
-        groups += [
-            {
-                "params": [p for p in layer if p not in undecayed],
-                "lr": lr,
-                "weight_decay": config.weight_decay,
-            },
-            {"params": [p for p in layer if p in undecayed], "lr": lr, "weight_decay": 0.0},
-        ]
+        decayed, others = ([p for p in layer if (p in undecayed) == without] for without in (False, True))
+        groups.append({"params": decayed, "lr": lr, "weight_decay": config.weight_decay})
+        groups.append({"params": others, "lr": lr, "weight_decay": 0.0})
     return groups
 
 

@@ -310,11 +310,9 @@ class PeerLayer(Probed):
         weights_BHNK = logits_UHNK[index_B].masked_fill(~keys.mask(), -math.inf).softmax(dim=-1)
         return self._update(targets.token_BND[index_B], weights_BHNK @ v[index_B])
 
-    def _project(
-        self, targets: Firms, sources: Firms, keep_BM: Tensor | None = None
-    ) -> tuple[Tensor, Tensor, Tensor, float]:
-        """Queries, keys, values and scale; biases are columns, and sources not kept get no weight."""
-        q_BHNd, k_BHKd, v_BHKd, scale = self._project_without_groups(targets, sources, keep_BM)
+    def _project(self, targets: Firms, sources: Firms) -> tuple[Tensor, Tensor, Tensor, float]:
+        """Queries, keys, values and scale; biases are columns."""
+        q_BHNd, k_BHKd, v_BHKd, scale = self._project_without_groups(targets, sources)
         groups = self._group_biases(targets, sources)
         if groups is not None:
             q_BHNd, k_BHKd = groups.as_columns(q_BHNd, k_BHKd, scale)
@@ -330,6 +328,7 @@ class PeerLayer(Probed):
     def _project_without_groups(
         self, targets: Firms, sources: Firms, keep_BM: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor, float]:
+        """As :meth:`_project`, without group-pair biases; sources that are not kept get no weight."""
         q_BHNd = split_heads(self.query(targets.identity_BNE), self.heads)
         k_BHMd = split_heads(self.key(sources.identity_BNE), self.heads)
         value_BMD = self.value(self.norm(sources.token_BND))
