@@ -281,15 +281,8 @@ class PanelTensors:
         broadcast. Returns float32 of the broadcast shape followed by W and C, zeros before the first session
         of the panel. ValueError if a session or firm is not in the panel.
         """
-        for name, index, size in (
-            ("session", sessions, len(self.mask_TN)),
-            ("firm", firms, len(self.history_NSC)),
-        ):
-            if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
-                raise ValueError(
-                    f"The {name} indices are from {int(index.min())} to {int(index.max())}; "
-                    f"the panel has {size}, numbered from 0."
-                )
+        _require_below("session", sessions, len(self.mask_TN))
+        _require_below("firm", firms, len(self.history_NSC))
         return self.gather_windows(sessions, firms)
 
     def gather_windows(self, sessions: Tensor, firms: Tensor) -> Tensor:
@@ -324,11 +317,7 @@ class PanelTensors:
         all of them. ValueError if a date is not in the panel, or no firm is in the universe on any of the
         dates.
         """
-        if not 0 <= int(dates_B.min()) <= int(dates_B.max()) < len(self.listed_TN):
-            raise ValueError(
-                f"The session indices are from {int(dates_B.min())} to {int(dates_B.max())}; "
-                f"the panel has {len(self.listed_TN)}, numbered from 0."
-            )
+        _require_below("session", dates_B, len(self.listed_TN))
         chosen_BN = self.listed_TN[dates_B] if chosen_BN is None else chosen_BN
         most = int(chosen_BN.sum(dim=1).max())
         if most == 0:
@@ -355,6 +344,14 @@ class PanelTensors:
             path_BNK=None if self.path_TNK is None else self.path_TNK[at],
             r_BN=None if self.return_TN is None else self.return_TN[at],
             present=PresentCells(m_BN, cells_M),
+        )
+
+
+def _require_below(name: str, index: Tensor, size: int) -> None:
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < size:
+        raise ValueError(
+            f"The {name} indices are from {int(index.min())} to {int(index.max())}; the panel has {size}, "
+            "numbered from 0."
         )
 
 

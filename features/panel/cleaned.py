@@ -5,13 +5,12 @@ then. Features read the prices as delivered. Shape suffixes: T sessions, N firms
 """
 
 from collections.abc import Callable
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray, frozen
-from features.panel.derived import cached
+from features.panel.derived import cached, changed_arrays
 from features.panel.holding import earned_index
 from features.panel.panel import NO_ROWS, Panel
 
@@ -38,11 +37,7 @@ def _without_wrong_rows(panel: Panel) -> tuple[IntArray, Panel]:
     """Return the firms with wrong rows, and their part of the panel without these rows."""
     wrong, index_TN = panel.wrong, earned_index(panel)
     firms_n = np.unique(wrong.firm_K)
-    changed: dict[str, Any] = {}
-    for field in fields(panel):
-        array = getattr(panel, field.name)
-        if field.name.endswith("_TN") and array is not None:
-            changed[field.name] = array[:, firms_n]
+    changed = changed_arrays(panel, lambda _, array_TN: array_TN[:, firms_n])
     with np.errstate(invalid="ignore"):  # 0 / 0, worth nothing
         scale_Tn = index_TN[:, firms_n] / changed["total_return_index_TN"]
     scale_Tn[wrong.session_K[wrong.price_K], np.searchsorted(firms_n, wrong.firm_K[wrong.price_K])] = np.nan

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from features.arithmetic.parallel import firm_blocks, for_each, map_in_order
 from features.arithmetic.rolling import carry_and_age, lag, rolling_median
 from features.arrays import Float32Array, FloatArray, IntArray, frozen
-from features.panel.asof import Statements
 from features.panel.panel import NO_ROWS, Panel
 
 MAX_HALT = 20
@@ -218,14 +217,11 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
             part_Tn.setflags(write=False)
         return part_Tn
 
-    changed: dict[str, Any] = {"tickers_N": panel.tickers_N[firms], "wrong": NO_ROWS}  # no feature reads them
-    for field in fields(panel):
-        value = getattr(panel, field.name)
-        if field.name.endswith("_TN") and value is not None:
-            changed[field.name] = take(field.name.removesuffix("_TN"), value)
-        elif isinstance(value, Statements):
-            changed[field.name] = value.take_firms(firms)
-    tile = replace(panel, **changed)
+    statements, tickers_N = panel.statements.take_firms(firms), panel.tickers_N[firms]
+    changed = changed_arrays(panel, take)
+    tile = replace(
+        panel, **changed, statements=statements, tickers_N=tickers_N, wrong=NO_ROWS
+    )  # nobody reads them
     _origins[tile] = full_panel(panel)
     return tile
 
@@ -238,14 +234,18 @@ def take_sessions(panel: Panel, first: int) -> Panel:
     prices only would not have this property, because adjustment starts at the first price.
     """
     assert panel not in _origins, "a tile of firms has no sessions of its own"
-    changed: dict[str, Any] = {"dates_T": panel.dates_T[first:], "wrong": NO_ROWS}
-    for field in fields(panel):
-        value = getattr(panel, field.name)
-        if field.name.endswith("_TN") and value is not None:
-            changed[field.name] = value[first:]
-        elif isinstance(value, Statements):
-            changed[field.name] = value.take_sessions(first)
-    return replace(panel, **changed)
+    changed = changed_arrays(panel, lambda _, array_TN: array_TN[first:])
+    statements, dates_T = panel.statements.take_sessions(first), panel.dates_T[first:]
+    return replace(panel, **changed, statements=statements, dates_T=dates_T, wrong=NO_ROWS)
+
+
+def changed_arrays(
+    panel: Panel, change: Callable[[str, npt.NDArray[Any]], npt.NDArray[Any]]
+) -> dict[str, Any]:
+    """Arrays (T, N) of a panel after a change of each, which receives the name of the column as well."""
+    names = [one.name for one in fields(panel) if one.name.endswith("_TN")]
+    arrays = {name: getattr(panel, name) for name in names}
+    return {n: change(n.removesuffix("_TN"), x_TN) for n, x_TN in arrays.items() if x_TN is not None}
 
 
 def full_panel(panel: Panel) -> Panel:
