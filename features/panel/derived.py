@@ -218,10 +218,8 @@ def take_firms(panel: Panel, firms: slice, needs: frozenset[str] | None = None) 
         return part_Tn
 
     statements, tickers_N = panel.statements.take_firms(firms), panel.tickers_N[firms]
-    changed = changed_arrays(panel, take)
-    tile = replace(
-        panel, **changed, statements=statements, tickers_N=tickers_N, wrong=NO_ROWS
-    )  # nobody reads them
+    changed = changed_arrays(panel, take)  # no feature reads the wrong rows
+    tile = replace(panel, **changed, statements=statements, tickers_N=tickers_N, wrong=NO_ROWS)
     _origins[tile] = full_panel(panel)
     return tile
 

@@ -178,7 +178,7 @@ class Walk:
         self._on_host = self._on_host or self.table.cpu()
         on_host = self._on_host.at(next(self._batches))
         date, firm, there = (one.to(self.data.device, non_blocking=True) for one in on_host)
-        cells = gather(self.data, date, firm, there, on_host[:2], horizons=self.horizons)
+        cells = self._gather(date, firm, there, on_host[:2])
         if self._fetched is None or self._fetched.m_BP.shape != cells.m_BP.shape:
             self._fetched = Cells(*(one.clone() for one in cells))
         for ours, new in zip(self._fetched, cells, strict=True):
@@ -194,40 +194,32 @@ class Walk:
         cells = self._fetched
         if cells is None:
             date, firm, there = self.table.at(self.order.index_select(-1, place_B))
-            cells = gather(self.data, date, firm, there, (date, firm), horizons=self.horizons)
+            cells = self._gather(date, firm, there, (date, firm))
         return cells._replace(known_BP=cells.known_BP & self.counts_D[place_B][:, None])
 
+    def _gather(self, date: Tensor, firm: Tensor, there: Tensor, on_host: tuple[Tensor, Tensor]) -> Cells:
+        """Gather the firms in the places of some dates.
 
-def gather(
-    data: PanelTensors,
-    date: Tensor,
-    firm: Tensor,
-    there: Tensor,
-    on_host: tuple[Tensor, Tensor],
-    *,
-    horizons: bool,
-) -> Cells:
-    """Gather the firms in the places of some dates.
-
-    Dates are sessions of the panel, int64 [..., B], and firms its columns, int64 [..., B, P], of which those
-    that are ``there`` are in the universe. ``on_host`` has both on the host; they are read if the panel is in
-    its memory. With ``horizons``, the targets of the shorter horizons are gathered too.
-    """
-    at = (date[..., None].expand_as(firm), firm)
-    x, z = data.gather_inputs(*at, (on_host[0][..., None].expand_as(on_host[1]), on_host[1]))
-    y = data.target_TN[at]
-    return Cells(
-        x_BPWC=x,
-        z_BPF=z,
-        m_BP=there,
-        s_BP=data.group_TN[at].long(),
-        y_BP=y,
-        path_BPH=data.path_TNK[at] if horizons and data.path_TNK is not None else y[..., None][..., :0],
-        r_BP=y if data.return_TN is None else data.return_TN[at],
-        firms_BP=firm,
-        key_BP=data.key_N[firm],
-        known_BP=there & y.isfinite(),
-    )
+        Dates are sessions of the panel, int64 [..., B], and firms its columns, int64 [..., B, P], of which
+        those that are ``there`` are in the universe. ``on_host`` has both on the host; they are read if the
+        panel is in its memory.
+        """
+        data, at = self.data, (date[..., None].expand_as(firm), firm)
+        x, z = data.gather_inputs(*at, (on_host[0][..., None].expand_as(on_host[1]), on_host[1]))
+        y = data.target_TN[at]
+        path = data.path_TNK[at] if self.horizons and data.path_TNK is not None else y[..., None][..., :0]
+        return Cells(
+            x_BPWC=x,
+            z_BPF=z,
+            m_BP=there,
+            s_BP=data.group_TN[at].long(),
+            y_BP=y,
+            path_BPH=path,
+            r_BP=y if data.return_TN is None else data.return_TN[at],
+            firms_BP=firm,
+            key_BP=data.key_N[firm],
+            known_BP=there & y.isfinite(),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
