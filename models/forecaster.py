@@ -100,9 +100,12 @@ class Forecaster(Registered, nn.Module, ABC):
 
     def embed(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Token of each firm [B, N, D] from its own inputs: characteristics, then recent days."""
-        if not self.zeroed_days:
-            return batch.z_BNF
-        return torch.cat((batch.z_BNF, recent_days(batch, self.zeroed_days, ablation)), dim=-1)
+        r_BNR = self.recent(batch, ablation)
+        return batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1)
+
+    def recent(self, batch: Batch, ablation: Ablation | None) -> Tensor | None:
+        """Recent days [B, N, R] that :meth:`read_recent` has declared; None without any."""
+        return recent_days(batch, self.zeroed_days, ablation) if self.zeroed_days else None
 
     def horizons(self, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Forecasts [B, N, K] of all horizons, the label's last; 0 outside the universe.

@@ -44,7 +44,6 @@ class MLP(Forecaster):
 
     def __init__(self, config: MLPConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         widths = [width] + [config.width] * config.layers
         self.body = nn.Sequential()

@@ -133,7 +133,6 @@ class LSTM(Forecaster):
 
     def __init__(self, config: LSTMConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         self.uses_days = True
         inputs = [shape.n_channels] + [config.width] * (config.layers - 1)
         self.layers = nn.ModuleList(self.layer(size, config.width) for size in inputs)

@@ -125,7 +125,6 @@ class TabM(Forecaster):
 
     def __init__(self, config: TabMConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         recent = self.read_recent(config.recent_days, shape)
         widths = [shape.n_characteristics * config.embedding + recent] + [config.width] * config.layers
         self.embedding = PiecewiseLinear(shape.n_characteristics, config.bins, config.embedding)

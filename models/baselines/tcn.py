@@ -71,7 +71,6 @@ class TCN(Forecaster):
 
     def __init__(self, config: TCNConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         self.uses_days = True
         self.zeroed_days = shape.window
         reach = 2 * (config.kernel - 1)

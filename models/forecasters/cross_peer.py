@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Linear
-from models.batch import Ablation, Batch, PanelTensors, recent_days
+from models.batch import Ablation, Batch, PanelTensors
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerKeys, PeerLayer, PeerSizes, peer_layers
 from models.peers.reference import Reference, ReferenceConfig, has_size_rank, inverse_size_rank
@@ -64,7 +64,6 @@ class CrossPeer(Forecaster):
 
     def __init__(self, config: CrossPeerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         self.reference = Reference(config.reference, shape, "cross_peer")
         identity = shape.n_characteristics + config.group_width
         recent = self.read_recent(config.recent_days, shape)
@@ -98,8 +97,7 @@ class CrossPeer(Forecaster):
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply L layers of attention to the reference firms."""
         targets, references, keys, _ = self._targets_and_references(h_BND, batch, ablation)
-        r_BNR = targets.recent_BNR
-        y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        y_BN1 = self.skip(super().embed(batch, ablation))
         for layer in peer_layers(self.layers):
             h_BND, message_BN1 = layer(targets.with_tokens(h_BND), references, keys)
             y_BN1 = y_BN1 + message_BN1
@@ -113,10 +111,8 @@ class CrossPeer(Forecaster):
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None
     ) -> tuple[Firms, Firms, PeerKeys, Tensor]:
         """Targets, references, their keys, and positions [B, M] of the references."""
-        days = self.config.recent_days
-        r_BNR = recent_days(batch, days, ablation) if days else None
-        inverse_size_rank_BN = inverse_size_rank(batch, self.reference.size)
-        targets = Firms(h_BND, self._identity(batch), r_BNR, batch.s_BN, inverse_size_rank_BN)
+        identity_BNE, r_BNR = self._identity(batch), self.recent(batch, ablation)
+        targets = Firms(h_BND, identity_BNE, r_BNR, batch.s_BN, inverse_size_rank(batch, self.reference.size))
         chosen_BN = self.reference.choose(batch)
         max_references = max(1, int(chosen_BN.sum(dim=1).max()))  # without references, one masked position
         position_BM = (~chosen_BN).to(torch.uint8).argsort(dim=1, stable=True)[:, :max_references]

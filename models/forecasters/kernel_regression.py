@@ -49,7 +49,6 @@ class KernelRegression(Forecaster, Probed):
 
     def __init__(self, config: KernelRegressionConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.start = config.bandwidth * shape.n_characteristics**0.25
         # divided by LOGIT_GAIN, so that the common learning rate suits; a vector, so weight decay does not

@@ -80,7 +80,6 @@ class LinearPortfolioTransformer(_Portfolio):
 
     def __init__(self, config: LinearPortfolioTransformerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.weight_HFF = nn.Parameter(torch.randn(config.heads, width, width))
         self.value_HF = nn.Parameter(torch.zeros(config.heads, width))
@@ -136,7 +135,6 @@ class PortfolioTransformer(_Portfolio):
 
     def __init__(self, config: PortfolioTransformerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         inputs = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         block = BlockConfig(width=config.width, heads=config.heads, dropout=config.dropout)
         self.token = Linear(inputs, config.width)

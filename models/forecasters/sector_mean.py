@@ -38,7 +38,6 @@ class SectorMean(Forecaster):
 
     def __init__(self, config: SectorMeanConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         self.n_groups = shape.n_groups
         width = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         self.own = zero_linear(width, 1)

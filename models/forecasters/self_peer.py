@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from features.options import Options
 from models.attention.layers import Linear
-from models.batch import Ablation, Batch, recent_days
+from models.batch import Ablation, Batch
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.spec import DROPOUT_SPACE, FIT_SPACE, Choice, Count, Heads, Range, Shape, Share, Space, Whole
@@ -80,8 +80,8 @@ class SelfPeer(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Apply L peer layers."""
-        r_BNR, keys = self._recent(batch, ablation), peer_keys(batch, ablation)
-        y_BN1 = self.skip(batch.z_BNF if r_BNR is None else torch.cat((batch.z_BNF, r_BNR), dim=-1))
+        r_BNR, keys = self.recent(batch, ablation), peer_keys(batch, ablation)
+        y_BN1 = self.skip(super().embed(batch, ablation))
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for layer in peer_layers(self.layers):
             firms = Firms(h_BND, layer.norm(h_BND), r_BNR, batch.s_BN)
@@ -93,13 +93,9 @@ class SelfPeer(Forecaster):
         """Cumulative sums over the order, if there is one layer without market tokens."""
         if self.config.layers > 1 or self.config.market_tokens:
             return None
-        layer, r_1NR = peer_layers(self.layers)[0], self._recent(batch, None)
+        layer, r_1NR = peer_layers(self.layers)[0], self.recent(batch, None)
         firms = Firms(h_1ND, layer.norm(h_1ND), r_1NR, batch.s_BN)
         keys = peer_keys(batch, None).of_targets(targets_n)
         h_PnD, message_Pn1 = layer.nested(firms.select(targets_n[None]), firms, keys, order_N)
-        own_1NE = batch.z_BNF if r_1NR is None else torch.cat((batch.z_BNF, r_1NR), dim=-1)
-        y_Pn1 = self.skip(own_1NE[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
+        y_Pn1 = self.skip(super().embed(batch)[:, targets_n]) + message_Pn1 + self.head(self.norm(h_PnD))
         return self.in_target_unit(y_Pn1[..., 0])
-
-    def _recent(self, batch: Batch, ablation: Ablation | None) -> Tensor | None:
-        return recent_days(batch, self.config.recent_days, ablation) if self.config.recent_days else None

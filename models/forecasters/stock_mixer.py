@@ -90,7 +90,6 @@ class StockMixer(Forecaster):
 
     def __init__(self, config: StockMixerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config = config
         self.days = min(config.days, shape.window)
         self.read_recent(self.days, shape)
         self.scales = [scale for scale in config.scales if scale <= self.days]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from features.options import Options
 from models.attention.encoder import DayEncoder, EncoderConfig, encode_present
 from models.attention.layers import Linear
-from models.batch import Ablation, Batch, EqualDates, recent_days, select_dates
+from models.batch import Ablation, Batch, EqualDates, select_dates
 from models.forecaster import Forecaster, zero_linear
 from models.peers.layer import Firms, GroupEmbedding, PeerLayer, PeerSizes, peer_keys, peer_layers
 from models.peers.reference import firm_slot, has_size_rank, inverse_ranks, inverse_size_rank, size_column
@@ -140,7 +140,7 @@ class TemporalPeer(Forecaster):
         self, h_BND: Tensor, batch: Batch, ablation: Ablation | None, targets_E: Tensor | None
     ) -> Tensor:
         """Forecasts of some firms, or of all, in units of ``target_scale``."""
-        r_BNR, keys = recent_days(batch, self.config.recent_days, ablation), peer_keys(batch, ablation)
+        r_BNR, keys = self.recent(batch, ablation), peer_keys(batch, ablation)
         y_BN1, leaders = self.skip(batch.z_BNF), self._leaders(batch)
         tokens_keep_BG = None if ablation is None else ablation.tokens_keep_BG
         for layer in peer_layers(self.layers):
@@ -161,10 +161,7 @@ class TemporalPeer(Forecaster):
             windows=None if windows is None else EqualDates.of(windows.index_B[inputs.first_U]),
         )
         different, layer = select_dates(batch, inputs.first_U), peer_layers(self.layers)[0]
-        h_UND, r_UNR = (
-            self.embed(different, of_inputs),
-            recent_days(different, self.config.recent_days, of_inputs),
-        )
+        h_UND, r_UNR = self.embed(different, of_inputs), self.recent(different, of_inputs)
         identity_UNE = self._query_inputs(layer, h_UND, different)
         firms = Firms(h_UND, identity_UNE, r_UNR, different.s_BN, *self._leaders(different))
         targets = firms.select(targets_E.expand(len(h_UND), -1))
@@ -178,7 +175,7 @@ class TemporalPeer(Forecaster):
         if self.config.peer_layers > 1 or self.config.market_tokens:
             return None
         layer = peer_layers(self.layers)[0]
-        r_1NR, leaders = recent_days(batch, self.config.recent_days, None), self._leaders(batch)
+        r_1NR, leaders = self.recent(batch, None), self._leaders(batch)
         identity_1NE = self._query_inputs(layer, h_1ND, batch)
         firms = Firms(h_1ND, identity_1NE, r_1NR, batch.s_BN, *leaders)
         keys = peer_keys(batch, None).of_targets(targets_n)

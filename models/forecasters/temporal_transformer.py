@@ -39,7 +39,7 @@ class TemporalTransformer(Forecaster):
 
     def __init__(self, config: TemporalTransformerConfig, shape: Shape) -> None:
         super().__init__()
-        self.config, width = config, config.encoder.width
+        width = config.encoder.width
         extra = shape.n_characteristics if config.use_characteristics else 0
         self.encoder = DayEncoder(config.encoder, shape.n_channels, shape.window)
         self.head = nn.Sequential(
