@@ -96,7 +96,7 @@ class DayEncoder(Probed):
         if self.config.pooling in ("last", "cls"):
             return self.norm(last(h_MWD, mask, queries=1)[:, 0])  # type: ignore[no-any-return]
         h_MWD = self.norm(last(h_MWD, mask))
-        return (self._pooling_weights(h_MWD, days_keep_MW)[:, None] @ h_MWD)[:, 0]
+        return (self._pooling_weights(h_MWD, days_keep_MW)[:, None] @ h_MWD)[:, 0]  # type: ignore[no-any-return]
 
     def states(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """States [M, W, D] of all days after the blocks and the norm, as memory of a decoder."""

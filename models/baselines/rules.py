@@ -89,7 +89,7 @@ class Reversal(FixedRule):
 
     def forecast_date(self, batch: Batch) -> Float32Array:
         """Forecast the characteristic with the sign of the rule."""
-        return self.sign * batch.z_BNF[0, :, self.column].cpu().numpy()  # type: ignore[no-any-return]
+        return self.sign * batch.z_BNF[0, :, self.column].cpu().numpy()
 
 
 class MomentumConfig(ReversalConfig):

@@ -44,9 +44,9 @@ def parameter_groups(module: nn.Module, config: FitConfig) -> list[ParameterGrou
     for depth in sorted({depth_of.get(p, 0) for p in parameters}):
         layer = [p for p in parameters if depth_of.get(p, 0) == depth]
         lr = config.lr * config.layer_decay**depth
-        decayed, others = ([p for p in layer if (p in undecayed) == without] for without in (False, True))
-        groups.append({"params": decayed, "lr": lr, "weight_decay": config.weight_decay})
-        groups.append({"params": others, "lr": lr, "weight_decay": 0.0})
+        for without, decay in ((False, config.weight_decay), (True, 0.0)):
+            chosen: list[Tensor] = [p for p in layer if (p in undecayed) == without]
+            groups.append({"params": chosen, "lr": lr, "weight_decay": decay})
     return groups
 
 

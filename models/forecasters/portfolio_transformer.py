@@ -105,7 +105,7 @@ class LinearPortfolioTransformer(_Portfolio):
         size_BHNN = torch.einsum("bnf,hfg,bmg->bhnm", h_BNF, self._weights(), h_BNF).abs()
         own_NN = torch.eye(h_BNF.shape[1], dtype=torch.bool, device=h_BNF.device)
         size_BHNN = size_BHNN.masked_fill(~(kept_BN[:, None, None] | own_NN), 0.0)
-        return size_BHNN / size_BHNN.sum(dim=-1, keepdim=True).clamp(min=1e-30)  # type: ignore[no-any-return]
+        return size_BHNN / size_BHNN.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
     def _weights(self) -> Tensor:
         """``W``, stored F times as large: one learning rate then suits it and the vectors."""
