@@ -373,15 +373,6 @@ def add_by_group(x_TN: FloatArray, group_TN: IntArray, total_TS: FloatArray, cou
 
 
 @compiled
-def keep_known(x_RN: AnyFloatArray, mask_RN: BoolArray, out_RN: AnyFloatArray) -> None:
-    """Copy the finite values inside the mask; NaN elsewhere."""
-    for r in range(x_RN.shape[0]):
-        x, mask, out = x_RN[r], mask_RN[r], out_RN[r]
-        for i in range(len(x)):
-            out[i] = x[i] if mask[i] & (np.abs(x[i]) < np.inf) else np.nan
-
-
-@compiled
 def zscore(x_RN: AnyFloatArray, out_RN: Float32Array) -> None:
     """Subtract the row's mean and divide by its population deviation; 0 if all are equal, NaN stays NaN."""
     for r in range(x_RN.shape[0]):

@@ -122,17 +122,15 @@ def _by_date(
 
     The result has the memory layout of x.
     """
-    from features.arithmetic.kernels import keep_known
-
     require_shape("the mask", mask_TN, x_TN.shape[:2])
     out_TN = np.empty_like(x_TN, dtype=np.float32)
     x_TNF, out_TNF = x_TN.reshape(*mask_TN.shape, -1), out_TN.reshape(*mask_TN.shape, -1)
 
     def one(rows: slice) -> None:
-        known_RN = np.empty(mask_TN[rows].shape, dtype=x_TN.dtype)
         for f in range(x_TNF.shape[2]):
-            keep_known(frozen(x_TNF[rows, :, f]), frozen(mask_TN[rows]), known_RN)
-            transform(known_RN, rows, out_TNF[rows, :, f])
+            x_RN = x_TNF[rows, :, f]
+            known_RN = np.where(mask_TN[rows] & np.isfinite(x_RN), x_RN, np.nan)
+            transform(np.ascontiguousarray(known_RN), rows, out_TNF[rows, :, f])
 
     block = max(1, _CELLS // max(x_TN.shape[1], 1))
     for_each(one, [slice(start, start + block) for start in range(0, len(x_TN), block)])

@@ -48,7 +48,16 @@ class Reference:
         self.config = config
         self.model = model
         self.keys = [firm_key(ticker) for ticker in config.tickers]
-        self.size = None if config.by == "list" else _size_column(config, shape, model)
+        self.size = None
+        if config.by != "list":
+            self.size = size_column(shape)
+            if config.characteristic is not None:
+                self.size = column_of(config.characteristic, shape, model)
+            if self.size is None:
+                raise IncompatibleConfig(
+                    f"{model} chooses its reference firms by size, but the data has neither "
+                    f"{' nor '.join(SIZES)}; add one to the features, or set reference.characteristic."
+                )
 
     def require(self, data: PanelTensors) -> None:
         """Raise IncompatibleConfig if the panel lacks a firm of ``tickers``."""
@@ -95,11 +104,7 @@ def inverse_size_rank(batch: Batch, size: int | None) -> Tensor | None:
     information diffusion and the lead-lag effect in stock returns"). A slope on size cannot express this,
     because the size of the leader and its distance from the second firm differ between industries.
     """
-    if size is None:
-        return None
-    ranked_BN = batch.m_BN & (batch.s_BN > 0)
-    larger_BN = count_larger_firms(batch.z_BNF[..., size], torch.where(ranked_BN, batch.s_BN, -1))
-    return torch.where(ranked_BN, 1.0 / (1.0 + larger_BN), 0.0)
+    return None if size is None else _inverse_ranks(batch.z_BNF[..., size : size + 1], batch)[..., 0]
 
 
 def inverse_ranks(batch: Batch) -> Tensor:
@@ -109,7 +114,11 @@ def inverse_ranks(batch: Batch) -> Tensor:
     with reversed sign. 0 outside the universe and for firms of unknown group. An unknown characteristic has
     the value 0, the middle of the cross-section.
     """
-    value_BNY = torch.cat((batch.z_BNF, -batch.z_BNF), dim=-1)
+    return _inverse_ranks(torch.cat((batch.z_BNF, -batch.z_BNF), dim=-1), batch)
+
+
+def _inverse_ranks(value_BNY: Tensor, batch: Batch) -> Tensor:
+    """Inverse rank within the group by each of some values."""
     ranked_BN = batch.m_BN & (batch.s_BN > 0)
     group_BN = torch.where(ranked_BN, batch.s_BN, -1)
     ranks = value_BNY.shape[-1]
@@ -147,15 +156,3 @@ def count_larger_firms(size_BN: Tensor, group_BN: Tensor) -> Tensor:
     first_BN = torch.where(new_group_BN, place_BN, 0).cummax(dim=1).values
     equal_BN = torch.where(new_size_BN, place_BN, 0).cummax(dim=1).values
     return torch.empty_like(place_BN).scatter(1, order_BN, equal_BN - first_BN)
-
-
-def _size_column(config: ReferenceConfig, shape: Shape, model: str) -> int:
-    if config.characteristic is not None:
-        return column_of(config.characteristic, shape, model)
-    known = size_column(shape)
-    if known is None:
-        raise IncompatibleConfig(
-            f"{model} chooses its reference firms by size, but the data has neither {' nor '.join(SIZES)}; "
-            "add one to the features, or set reference.characteristic."
-        )
-    return known
