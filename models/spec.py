@@ -21,7 +21,7 @@ def _divides_width(heads: int, info: ValidationInfo) -> int:
     """Check heads against the width before them: ``peer_heads`` against ``peer_width``, others ``width``."""
     width = info.data.get("peer_width" if info.field_name == "peer_heads" else "width", heads)
     if width % heads:
-        raise ValueError(f"{heads} heads do not divide a width of {width}; make it a multiple of them.")
+        raise ValueError(f"width is {width} with heads {heads}; the width must be a multiple of {heads}.")
     return heads
 
 

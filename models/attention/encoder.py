@@ -44,8 +44,8 @@ class EncoderConfig(BlockConfig):
     def _check_encoder(self) -> Self:
         if self.positions == "rotary" and self.width % (2 * self.heads):
             raise ValueError(
-                f"rotary positions need an even number of features per head: with {self.heads} heads, make "
-                f"width, which is {self.width}, a multiple of {2 * self.heads}."
+                f"width is {self.width} with heads {self.heads}; with rotary positions the width must be a "
+                f"multiple of {2 * self.heads}."
             )
         if self.kernel == "linear" and self.positions in ("rotary", "relative", "alibi"):
             raise ValueError(
