@@ -262,13 +262,8 @@ class Block(nn.Module):
 
     def _transform(self, x_BQD: Tensor) -> Tensor:
         """Apply the feed-forward network with its residual connection and norm."""
-        if self.pre:
-            return x_BQD + self._feed_forward(self.forward_norm(x_BQD))
-        return self.forward_norm(x_BQD + self._feed_forward(x_BQD))  # type: ignore[no-any-return]
-
-    def _feed_forward(self, x_BQD: Tensor) -> Tensor:
-        hidden = self.dropout(self.activation(self.forward_in(x_BQD)))
-        return self.dropout(self.forward_out(hidden))  # type: ignore[no-any-return]
+        hidden = self.activation(self.forward_in(self.forward_norm(x_BQD) if self.pre else x_BQD))
+        return self._add(x_BQD, self.forward_out(self.dropout(hidden)), self.forward_norm)
 
 
 class DecoderBlock(Block):

@@ -138,9 +138,10 @@ class PortfolioTransformer(_Portfolio):
         inputs = shape.n_characteristics + self.read_recent(config.recent_days, shape)
         block = BlockConfig(width=config.width, heads=config.heads, dropout=config.dropout)
         self.token = Linear(inputs, config.width)
-        self.blocks = nn.ModuleList(Block(block) for _ in range(config.layers))
-        for one in self._blocks():
+        blocks = [Block(block) for _ in range(config.layers)]
+        for one in blocks:
             one.attention.over = "peers"
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(config.width)
         self.head = zero_linear(config.width, 1)
         self.skip = zero_linear(inputs, 1)
@@ -154,9 +155,6 @@ class PortfolioTransformer(_Portfolio):
         y_BN1 = self.skip(super().embed(batch, ablation))
         ablated = ablation is not None and ablation.peers_keep_BN is not None
         mask = AttentionMask(keys_BK=peer_keys(batch, ablation).keep_BM, own=ablated)
-        for block in self._blocks():
+        for block in self.blocks:
             h_BND = block(h_BND, mask)
         return self.scaled((y_BN1 + self.head(self.norm(h_BND)))[..., 0], batch)
-
-    def _blocks(self) -> list[Block]:
-        return [block for block in self.blocks if isinstance(block, Block)]
