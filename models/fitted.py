@@ -51,6 +51,10 @@ OnEpoch = Callable[[EpochRecord], None]
 """Called with the record of each epoch while a model is fitted."""
 
 
+def no_report(record: EpochRecord) -> None:
+    """Stand in for a missing `OnEpoch`."""
+
+
 def best_record(history: Sequence[EpochRecord], by: Literal["rank_ic", "ic"] = "rank_ic") -> int:
     """Index of the record with the best validation score; the first one if tied; NaN is never the best."""
     scores = [record.valid_rank_ic if by == "rank_ic" else record.valid_ic for record in history]

@@ -235,7 +235,7 @@ class Baseline(Registered, ABC):
 
     @abstractmethod
     def fit(
-        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch
     ) -> tuple[EpochRecord, ...]:
         """Fit to the training dates; select by mean rank IC over the validation dates."""
 

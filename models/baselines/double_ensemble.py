@@ -17,7 +17,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from features.information_coefficient import average_ranks, ic_by_date, mean_known, rank_ic_by_date
 from models.baselines.lightgbm import LightGBM, LightGBMConfig, scaled_targets, targets_by_date
 from models.batch import PanelTensors
-from models.fitted import EpochRecord, OnEpoch, best_record
+from models.fitted import EpochRecord, OnEpoch, best_record, no_report
 from models.forecaster import known_cells, pad_by_date
 from models.spec import Choice, Count, Range, Shape, Space, Value
 
@@ -96,7 +96,7 @@ class DoubleEnsemble(LightGBM):
         self.shape = shape
 
     def fit(
-        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch
     ) -> tuple[EpochRecord, ...]:
         """Add sub-models; keep the number with the best validation score.
 
@@ -109,7 +109,7 @@ class DoubleEnsemble(LightGBM):
         members: list[LightGBM] = []
         started = time.perf_counter()
         for member, member_seed in self._members(data, train, seed):
-            found = member.fit(data, train, valid, seed=member_seed, on_epoch=None)
+            found = member.fit(data, train, valid, seed=member_seed, on_epoch=no_report)
             members.append(member)
             taken += 1 + best_record(found, self.config.stop_on)
             total_M += self._raw(member, data, valid)
@@ -117,8 +117,7 @@ class DoubleEnsemble(LightGBM):
             rank_ic = mean_known(rank_ic_by_date(mean_VM, pad_by_date(y_VM)))
             ic, seconds = mean_known(ic_by_date(mean_VM, pad_by_date(y_VM))), time.perf_counter() - started
             history.append(EpochRecord(taken, np.nan, rank_ic, self.config.learning_rate, seconds, ic))
-            if on_epoch is not None:
-                on_epoch(history[-1])
+            on_epoch(history[-1])
             started = time.perf_counter()
         self._join(members[: 1 + best_record(history, self.config.stop_on)])
         return tuple(history)

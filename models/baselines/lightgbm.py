@@ -125,7 +125,7 @@ class LightGBM(Baseline):
         self._booster: Any = None
 
     def fit(
-        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch
     ) -> tuple[EpochRecord, ...]:
         """Add trees until the validation score stops improving."""
         import lightgbm as lgb  # slow import, needed only here
@@ -160,8 +160,7 @@ class LightGBM(Baseline):
             record = EpochRecord(index, math.nan, measured["rank_ic"], lr, seconds, measured["ic"])
             started = time.perf_counter()
             history.append(record)
-            if on_epoch is not None:
-                on_epoch(record)
+            on_epoch(record)
             if score > best:
                 best, best_index = score, index
                 self.text = self._text_of(booster, num_iteration=booster.current_iteration())

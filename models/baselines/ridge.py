@@ -66,7 +66,7 @@ class Ridge(Baseline):
 
     @one_blas_thread()
     def fit(
-        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch
     ) -> tuple[EpochRecord, ...]:
         """Solve for every penalty; keep the one with the best validation rank IC."""
         started = time.perf_counter()
@@ -82,8 +82,7 @@ class Ridge(Baseline):
             loss = (variance_y - 2.0 * w_F @ moment_F + w_F @ gram_FF @ w_F) / variance_y
             record = EpochRecord(index, float(loss), ic, 0.0, time.perf_counter() - started)
             history.append(record)
-            if on_epoch is not None:
-                on_epoch(record)
+            on_epoch(record)
             if ic > best:
                 best = ic
                 self.coefficient_F, self.intercept = w_F, float(mean_y - mean_F @ w_F)

@@ -26,7 +26,7 @@ class FixedRule(Baseline):
     learns: ClassVar[bool] = False
 
     def fit(
-        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch | None
+        self, data: PanelTensors, train: IntArray, valid: IntArray, *, seed: int, on_epoch: OnEpoch
     ) -> tuple[EpochRecord, ...]:
         """Evaluate the rule on the validation dates."""
         started = time.perf_counter()
@@ -34,8 +34,7 @@ class FixedRule(Baseline):
         forecast_DM = pad_by_date([self.forecast_date(batch) for batch in batches])
         ic_D = rank_ic_by_date(forecast_DM, pad_by_date([batch.y_BN[0].cpu().numpy() for batch in batches]))
         record = EpochRecord(0, math.nan, mean_known(ic_D), 0.0, time.perf_counter() - started)
-        if on_epoch is not None:
-            on_epoch(record)
+        on_epoch(record)
         return (record,)
 
     def refit(

@@ -29,6 +29,7 @@ from models.fitted import (
     Tensors,
     best_record,
     damaged,
+    no_report,
     require_no_others,
     require_tensor,
 )
@@ -96,7 +97,7 @@ def fit(
         model = entry.build(options, data.shape)
         if isinstance(model, Baseline):
             model.threads = threads
-            history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch)
+            history = model.fit(data, train, valid, seed=seed, on_epoch=on_epoch or no_report)
             return BaselineFitted(name, options, data.shape, history, model)
         fitted = _ready(name, options, model, data, fit_config)
         _warm_up(fitted, data, span, fit_config, seed, snapshots, start)
@@ -105,7 +106,7 @@ def fit(
             train,
             valid,
             fit_config,
-            on_epoch=None if on_epoch is None else [on_epoch],
+            on_epoch=[on_epoch or no_report],
             snapshots=snapshots,
             pretraining=fitted.pretraining,
             note=note,

@@ -21,7 +21,7 @@ from torch import Tensor
 from features.arrays import Float32Array, FloatArray, IntArray
 from features.information_coefficient import ic_by_date, mean_known, rank_ic_by_date
 from models.batch import PanelTensors
-from models.fitted import Diverged, EpochRecord, OnEpoch
+from models.fitted import Diverged, EpochRecord, OnEpoch, no_report
 from models.fitting.config import NET_UTILITY, FitConfig, matrix_precision
 from models.fitting.losses import dates_that_count, horizons_loss, quantile
 from models.fitting.memory import Note, in_parts, no_note
@@ -154,7 +154,7 @@ def train_seeds(
         SeedState(seed, module, generator, module.state_dict())
         for seed, module, generator in zip(engine.seeds, engine.modules, engine.generators, strict=True)
     ]
-    reports = on_epoch or [_no_report] * len(states)
+    reports = on_epoch or [no_report] * len(states)
     if snapshots is not None:
         assert len(states) == 1, "a snapshot holds a single seed"
         resumable = TrainingState(states[0], optimizer, "fit", pretraining)
@@ -236,10 +236,6 @@ def epoch_that_fits(engine: Engine, dates_KD: Tensor, optimizer: AdamW, note: No
         else:
             engine.dates_at_once = -(-engine.dates_at_once // 2)
             note(in_parts(engine.dates_at_once))
-
-
-def _no_report(record: EpochRecord) -> None:
-    """Stand in for a missing ``on_epoch``."""
 
 
 def _set_mode(engine: Engine, *, training: bool) -> None:
