@@ -362,10 +362,8 @@ class SingleSeed:
         """Bool [B, N] on the host: the firms to train with; None for all, which a model with peers needs."""
         if self.modules[0].uses_peers:
             return None
-        known_BN = self.data.known_TN[dates_B]
-        listed_N = self.data.listed_TN[dates_B].any(dim=0)
-        drawn_BN = draw_firms(known_BN[:, listed_N], self.config.firms_per_date, self.generators[0])
-        return known_BN.masked_scatter(listed_N, drawn_BN)
+        known_BN, listed_N = self.data.known_TN[dates_B], self.data.listed_TN[dates_B].any(dim=0)
+        return draw_firms(known_BN, listed_N, self.config.firms_per_date, self.generators[0])
 
     def validate(self, valid: IntArray) -> Validation:
         """Score the forecasts of the validation dates."""
@@ -449,10 +447,15 @@ def most_firms(data: PanelTensors, train: IntArray) -> int:
     return int(data.listed_TN[torch.as_tensor(train)].sum(dim=1).max())
 
 
-def draw_firms(known_BN: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
-    """Draw ``firms`` of the known firms of each date on the host, or all of a date with fewer; None: all."""
-    if firms is None or firms >= known_BN.shape[1]:
+def draw_firms(known_BN: Tensor, listed_N: Tensor, firms: int | None, generator: torch.Generator) -> Tensor:
+    """Draw ``firms`` of the known firms of each date on the host, or all of a date with fewer; None: all.
+
+    The draw depends only on the firms that are listed on the dates.
+    """
+    known_BM = known_BN[:, listed_N]
+    if firms is None or firms >= known_BM.shape[1]:
         return known_BN
-    draw_BN = torch.rand(known_BN.shape, generator=generator).masked_fill(~known_BN, -1.0)
-    chosen_BK = draw_BN.topk(firms, dim=1).indices
-    return torch.zeros_like(known_BN).scatter(1, chosen_BK, value=True) & known_BN
+    draw_BM = torch.rand(known_BM.shape, generator=generator).masked_fill(~known_BM, -1.0)
+    chosen_BK = draw_BM.topk(firms, dim=1).indices
+    drawn_BM = torch.zeros_like(known_BM).scatter(1, chosen_BK, value=True) & known_BM
+    return known_BN.masked_scatter(listed_N, drawn_BM)

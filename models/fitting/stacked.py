@@ -408,10 +408,9 @@ class StackedSeeds:
         for k, generator in enumerate(self.generators):
             for batch_B in torch.arange(dates_KD.shape[1]).split(self.config.batch_dates):
                 for part_B in batch_B.split(self.draw_at_once):
-                    known_BN = chosen_KDN[k, part_B]
-                    present_N = data.listed_TN[dates_KD[k, part_B]].any(dim=0)
-                    drawn_BN = draw_firms(known_BN[:, present_N], self.config.firms_per_date, generator)
-                    chosen_KDN[k, part_B] = known_BN.masked_scatter(present_N, drawn_BN)
+                    listed_N = data.listed_TN[dates_KD[k, part_B]].any(dim=0)
+                    drawn = draw_firms(chosen_KDN[k, part_B], listed_N, self.config.firms_per_date, generator)
+                    chosen_KDN[k, part_B] = drawn
         return chosen_KDN
 
 

@@ -246,10 +246,11 @@ def test_firms_are_drawn_from_known_firms_alone() -> None:
     known[0] = False
     known[1, :] = False
     known[1, 3] = True
-    drawn = draw_firms(known, 5, torch.Generator().manual_seed(1))
+    listed = torch.ones(30, dtype=torch.bool)
+    drawn = draw_firms(known, listed, 5, torch.Generator().manual_seed(1))
     assert (drawn <= known).all()
     assert drawn.sum(1).tolist() == [0, 1, 5, 5, 5, 5]
-    assert torch.equal(draw_firms(known, None, torch.Generator()), known)
+    assert torch.equal(draw_firms(known, listed, None, torch.Generator()), known)
 
 
 @pytest.mark.parametrize("name", [*NEURAL, "ridge", "lightgbm"])
