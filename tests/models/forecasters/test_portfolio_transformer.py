@@ -126,7 +126,7 @@ def test_the_attention_of_the_transformer_is_torchs_own() -> None:
     batch = data.batch(torch.tensor([7]))
     batch = dataclasses.replace(batch, z_BNF=batch.z_BNF.double())
     h = module.embed(batch)
-    for block in module._blocks():
+    for block in module.blocks:
         theirs = torch.nn.TransformerEncoderLayer(
             8, 2, 32, 0.0, "gelu", norm_first=True, batch_first=True, dtype=torch.float64
         ).eval()
