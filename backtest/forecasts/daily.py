@@ -74,7 +74,7 @@ class SortedPanel:
     def ranks(self) -> FloatArray:
         """Return the rank of each value in its date, from 1; ties share their mean rank, and NaN stays NaN.
 
-        The same as `features.ranks.average_ranks`, without another sort.
+        The same as `features.information_coefficient.average_ranks`, without another sort.
 
         Examples
         --------
