@@ -62,16 +62,12 @@ def comparisons_in(formulas: Iterable[str]) -> int:
     """Number of different parts of formulas that compare firms, such as ``rank(close)``."""
     from features.library.expressions import Call, parse
 
-    found = set[Call]()
-
-    def walk(tree: object) -> None:
+    found, trees = set[Call](), [parse(formula) for formula in formulas]
+    while trees:
+        tree = trees.pop()
         if isinstance(tree, Call):
             found.update({tree} if tree.operator.across else ())
-            for argument in tree.arguments:
-                walk(argument)
-
-    for formula in formulas:
-        walk(parse(formula))
+            trees += tree.arguments
     return len(found)
 
 

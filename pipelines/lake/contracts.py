@@ -90,9 +90,9 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     rules = sorted((c for c in details.columns if c not in contract.column_names()), key=_precedence)
     rule = pl.coalesce(pl.when(pl.col(r) == "invalid").then(pl.lit(_plain_rule(r))) for r in rules)
     broken = quarantined(table, details, rule)
-    accepted = _accepted(table, contract, details, broken["row_hash"].is_in(list(released)))
+    rows, accepted = _accepted(table, contract, details, broken["row_hash"].is_in(list(released)))
     if accepted.any():
-        valid = pl.concat([valid, _cast(contract, details.filter(accepted))])
+        valid = pl.concat([valid, rows.filter(accepted)])
         broken = broken.filter(~accepted)
     return Checked(valid, pl.concat([undated, broken]), collapsed)
 
@@ -162,10 +162,13 @@ def _read_text_dates(
     return good, quarantined(table, frame.filter(rule.is_not_null()), rule)
 
 
-def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series) -> pl.Series:
-    """Return which broken rows are released and can be stored."""
+def _accepted(
+    table: str, contract: type[dy.Schema], details: pl.DataFrame, released: pl.Series
+) -> tuple[pl.DataFrame, pl.Series]:
+    """Return broken rows with the contract's types, and which of them are released and can be stored."""
     hard = [c for c in details.columns if c.endswith(("|dtype", "|nullability", "_is_plain"))]
-    rows = _cast(contract, details)
+    columns = contract.columns().items()
+    rows = details.select(pl.col(name).cast(column.dtype, strict=False) for name, column in columns)
     sound = pl.all_horizontal(
         pl.lit(value=True),
         *(pl.col(c).is_finite().fill_null(value=True) for c in rows.columns if rows.schema[c].is_float()),
@@ -175,14 +178,7 @@ def _accepted(table: str, contract: type[dy.Schema], details: pl.DataFrame, rele
         storable &= (details[rule] != "invalid").fill_null(value=True)
     of_key = storable.cast(pl.Int64).alias(":storable")
     is_only = rows.with_columns(of_key).select(pl.col(":storable").sum().over(keys(table)) == 1)
-    return storable & is_only.to_series()
-
-
-def _cast(contract: type[dy.Schema], rows: pl.DataFrame) -> pl.DataFrame:
-    """Return rows with the contract's columns and types; null where a value does not have the type."""
-    return rows.select(
-        pl.col(name).cast(column.dtype, strict=False) for name, column in contract.columns().items()
-    )
+    return rows, storable & is_only.to_series()
 
 
 def quarantined(table: str, rows: pl.DataFrame, rule: pl.Expr) -> pl.DataFrame:

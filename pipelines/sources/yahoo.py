@@ -128,7 +128,7 @@ class YFinanceSource:
             return _refusal(ticker, session.refusing)
         handle, last = yfinance.Ticker(self._symbols[ticker], session=session), stored.last_price.get(ticker)
         try:
-            chart, remarks = self._chart(handle, ticker, stored, session)
+            chart, remarks = self._chart(handle, ticker, stored)
         except yahoo_answers.YahooError as error:
             return _refusal(ticker, error)
         newest = chart.rows["date"].max()
@@ -147,7 +147,7 @@ class YFinanceSource:
                     )
             if self._config.statements and yahoo_answers.statements_due(ticker, stored.assumed, today):
                 tables["fundamentals"] = yahoo_answers.read_statements(
-                    handle, session, ticker, stored.assumed, chart, lag=self._lag, now=self._clock()
+                    handle, ticker, stored.assumed, chart, lag=self._lag, now=self._clock()
                 )
         except yahoo_answers.YahooError as error:
             refusal = _refusal(ticker, error, "only prices were received: ")
@@ -155,13 +155,13 @@ class YFinanceSource:
         return _Answers(TickerStatus(ticker, state, "; ".join(remarks)), tables, remarks)
 
     def _chart(
-        self, handle: yfinance.Ticker, ticker: str, stored: StoredData, session: yahoo_answers.YahooSession
+        self, handle: yfinance.Ticker, ticker: str, stored: StoredData
     ) -> tuple[yahoo_answers.Chart, tuple[str, ...]]:
         """Request the prices that the lake lacks, or all of them if the stored ones no longer match."""
         start, end, now = self._config.start, self._config.end, self._clock()
         last, remarks = stored.last_price.get(ticker), []
         since = start if last is None else max(start, last - _OVERLAP)
-        chart = yahoo_answers.read_chart(handle, session, since, end, now)
+        chart = yahoo_answers.read_chart(handle, since, end, now)
         announced = chart.rows.tail(_RECENT_SESSIONS).filter("unadjusted")
         if announced.height:
             raise yahoo_answers.YahooError(
@@ -169,7 +169,7 @@ class YFinanceSource:
                 "adjusted for it"
             )
         if last is not None and (why := self._reason_to_refetch(chart, ticker, stored)) is not None:
-            chart = yahoo_answers.read_chart(handle, session, start, end, now)
+            chart = yahoo_answers.read_chart(handle, start, end, now)
             remarks.append(why)
         elif last is not None and chart.rows.height and chart.rows["date"][0] <= last:
             # its split or dividend may come from a date before the window; the row is stored already

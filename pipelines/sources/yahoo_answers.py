@@ -256,7 +256,6 @@ def statements_due(ours: str, stored: pl.DataFrame, today: dt.date) -> bool:
 
 def read_statements(
     ticker: yfinance.Ticker,
-    session: YahooSession,
     ours: str,
     stored: pl.DataFrame,
     chart: Chart,
@@ -282,11 +281,11 @@ def read_statements(
     # Yahoo files half-yearly statements as quarters
     gaps = [after - before for before, after in pairwise(sorted({period for period, _ in values_by_period}))]
     months = 6 if gaps and min(gaps) >= _HALF_YEAR else 3
-    currency = _currency(session, ticker.ticker)
+    currency = _currency(ticker)
     later = {}
     if split_periods := {period for period, item in values_by_period if item in SPLIT_ITEMS}:
         first = min(split_periods)
-        chart = chart if chart.since <= first else read_chart(ticker, session, first, None, now)
+        chart = chart if chart.since <= first else read_chart(ticker, first, None, now)
         later = {
             period: math.prod(ratio for ex_date, ratio in chart.splits.items() if period < ex_date <= today)
             for period in split_periods
@@ -318,9 +317,9 @@ def _canonical(frame: Any) -> dict[tuple[dt.date, str], float]:  # noqa: ANN401 
     return values_by_period
 
 
-def _currency(session: YahooSession, symbol: str) -> str | None:
+def _currency(ticker: yfinance.Ticker) -> str | None:
     """Return the currency of the statements, which may differ from the currency of the prices."""
-    for series in session.answer("timeseries", symbol).get("result") or []:
+    for series in ticker.session.answer("timeseries", ticker.ticker).get("result") or []:
         for values in series.values():
             for value in values if isinstance(values, list) else []:
                 if isinstance(value, dict) and value.get("currencyCode"):
@@ -359,9 +358,7 @@ class Chart:
     remarks: tuple[str, ...]
 
 
-def read_chart(
-    ticker: yfinance.Ticker, session: YahooSession, start: dt.date, end: dt.date | None, now: dt.datetime
-) -> Chart:
+def read_chart(ticker: yfinance.Ticker, start: dt.date, end: dt.date | None, now: dt.datetime) -> Chart:
     """Request a symbol's prices from ``start`` to ``end`` inclusive, with the splits until ``now``."""
     frame = call_yfinance(
         ticker.history,
@@ -372,7 +369,7 @@ def read_chart(
         actions=True,
         keepna=True,
     )
-    answer: Mapping[str, Any] = session.answer("chart", ticker.ticker)["result"][0]
+    answer: Mapping[str, Any] = ticker.session.answer("chart", ticker.ticker)["result"][0]
     meta, zone = answer["meta"], ZoneInfo(answer["meta"]["exchangeTimezoneName"])
     quotes = pl.DataFrame(
         {
