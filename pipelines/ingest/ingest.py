@@ -335,24 +335,17 @@ def describe_ingest(summary: IngestSummary) -> str:
     if not summary.tables:
         lines.append("  nothing new")
     lines += [f"  {sentence}" for sentence in summary.incomplete]
-    lines += _describe_statuses(summary.statuses)
+    if summary.statuses:  # tickers by status, and the first ones with a status worth a look
+        by_state = {state: [one for one in summary.statuses if one.state == state] for state in _STATES}
+        said = ", ".join(f"{len(tickers):,} {state}" for state, tickers in by_state.items() if tickers)
+        lines.append(f"  tickers      {len(summary.statuses):>10,} requested: {said}")
+        again = "; requested again next time"
+        for state, then in (("throttled", again), ("failed", again), ("empty", "")):
+            names = [f"{one.ticker} ({one.detail})" if one.detail else one.ticker for one in by_state[state]]
+            lines += [f"    {state}: {abbreviate(names, _NAMED)}{then}"] if names else []
     lines += [f"  note: {note}" for note in summary.notes]
     lines += [f"  hazard: {hazard}" for hazard in summary.hazards]
     return "\n".join(lines)
-
-
-def _describe_statuses(statuses: tuple[TickerStatus, ...]) -> list[str]:
-    """Count the tickers by status, and name the first ones with a status worth a look."""
-    if not statuses:
-        return []
-    by_state = {state: [one for one in statuses if one.state == state] for state in _STATES}
-    counts = ", ".join(f"{len(tickers):,} {state}" for state, tickers in by_state.items() if tickers)
-    lines = [f"  tickers      {len(statuses):>10,} requested: {counts}"]
-    again = "; requested again next time"
-    for state, then in (("throttled", again), ("failed", again), ("empty", "")):
-        names = [f"{one.ticker} ({one.detail})" if one.detail else one.ticker for one in by_state[state]]
-        lines += [f"    {state}: {abbreviate(names, _NAMED)}{then}"] if names else []
-    return lines
 
 
 def _sum(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:

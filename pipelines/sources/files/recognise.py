@@ -227,9 +227,7 @@ def _read_as(texts: pl.Series, form: str | None) -> pl.Series:
 def _check_format(days: pl.DataFrame, date_format: str, file: Path) -> None:
     column = days.columns[0]
     read = reading.read_dates(days, [column], date_format)
-    if read.schema[column] == pl.Date:
-        return
-    unread = read.filter(pl.col(column).str.to_date("%Y-%m-%d", strict=False).is_null())[column].drop_nulls()
+    unread = read.filter(reading.day(read, column).is_null())[column].drop_nulls()
     if len(unread) > _UNREAD * days.height:
         raise DataError(
             f"--date-format {date_format} does not read {len(unread):,} of the {days.height:,} dates of "

@@ -499,17 +499,10 @@ def _undo_later_splits(frame: pl.DataFrame, prices: pl.DataFrame, affected: pl.E
         .select("ticker", "date", later=pl.col("ratio").cum_prod(reverse=True).over("ticker"))
         .sort("date")
     )
-    rows = frame.with_row_index("row").with_columns(reading.day(frame, "period_end").alias("end"))
-    later = (
-        rows.select("row", "ticker", "end")
-        .drop_nulls()
-        .sort("end")
-        .join_asof(
-            splits, left_on="end", right_on="date", by="ticker", strategy="forward", allow_exact_matches=False
-        )
-        .select("row", "later")
-    )
-    rows = rows.join(later, on="row", how="left", maintain_order="left")
+    rows = frame.with_row_index("row").with_columns(end=reading.day(frame, "period_end")).sort("end")
+    rows = rows.join_asof(
+        splits, left_on="end", right_on="date", by="ticker", strategy="forward", allow_exact_matches=False
+    ).sort("row")
     product = pl.col("later").fill_null(1.0)
     factor = pl.when(pl.col("item") == SHARE_COUNT).then(1.0 / product).otherwise(product)
     rows = reading.scale(rows, "value", pl.when(affected).then(factor).otherwise(1.0))
