@@ -15,6 +15,7 @@ import polars as pl
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.library.factors import residualise_factors, statistical_factors
 from features.library.sets import channels_of, characteristics_of, default_channels, default_characteristics
+from features.library.standardise import transform_characteristics
 from features.panel.derived import row_mean, take_sessions
 from features.panel.holding import target
 from features.panel.panel import Panel
@@ -27,7 +28,6 @@ from pipelines.dataset.characteristics import (
     make_characteristics,
     raw_characteristics,
     user_inputs,
-    within_dates,
 )
 from pipelines.dataset.feature_store import FeatureStore
 from pipelines.dataset.market import Market, build_market
@@ -214,8 +214,8 @@ def session_features(
 ) -> SessionFeatures:
     """Compute named features of a market's last session."""
     require_groups(market.panel, config)
-    raw_names = names.characteristics
-    if config.features.transform.add_indicator:
+    raw_names, transform = names.characteristics, config.features.transform
+    if transform.add_indicator:
         raw_names = raw_names[: len(raw_names) // 2]
     computed = [name for name in raw_names if not name.startswith(INPUT_PREFIX)]
     expressions = config.features.expressions
@@ -244,7 +244,7 @@ def session_features(
         names=names,
         tickers_N=market.panel.tickers_N,
         channels_WNC=np.ascontiguousarray(channels.compute(panel, names.channels)[-window:]),
-        characteristics_NF=within_dates(raw_1NF, universe_1N, group_1N, config)[0],
+        characteristics_NF=transform_characteristics(raw_1NF, universe_1N, group_1N, transform)[0],
         universe_WN=market.universe_TN[recent],
         group_WN=market.panel.group_TN[recent],
         groups_S=market.panel.groups_S,

@@ -39,13 +39,6 @@ def raw_characteristics(
     return np.concatenate([raw_TNF, np.stack(own, axis=2)], axis=2) if own else raw_TNF
 
 
-def within_dates(
-    raw_TNF: Float32Array, universe_TN: BoolArray, group_TN: npt.NDArray[np.integer], config: Config
-) -> Float32Array:
-    """Apply the config's transform to characteristics, date by date (`transform_characteristics`)."""
-    return transform_characteristics(raw_TNF, universe_TN, group_TN, config.features.transform)
-
-
 def make_characteristics(
     panel: Panel,
     names: Sequence[str],
@@ -55,7 +48,7 @@ def make_characteristics(
     config: Config,
     allocate: Allocate,
 ) -> Float32Array:
-    """Compute and transform characteristics: `within_dates` of `raw_characteristics`, to the bit."""
+    """Compute `raw_characteristics` and transform them (`transform_characteristics`), to the bit."""
     computed, own = _split(panel, names, tables, config)
     rule, (T, N), F = config.features.transform, universe_TN.shape, len(names)
     blocks = blocks_of(T, N * len(rule.names(names)))

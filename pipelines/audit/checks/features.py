@@ -13,6 +13,7 @@ from backtest.look_ahead.finding import Result, Row, compared, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.library.sets import RELATIVE, channels_of
+from features.library.standardise import transform_characteristics
 from features.panel.derived import take_sessions
 from features.panel.panel import Panel
 from pipelines.audit.refit import Difference, differences_until, flags
@@ -339,8 +340,8 @@ def stored_features(subject: Subject) -> Result:
     for start in range(0, len(names), _AT_ONCE):
         chosen = names[start : start + _AT_ONCE]
         raw_DNF = _raw_of(subject, part, chosen)[last]
-        again_DNF = characteristics.within_dates(
-            raw_DNF, data.universe_TN[last], data.panel.group_TN[last], config
+        again_DNF = transform_characteristics(
+            raw_DNF, data.universe_TN[last], data.panel.group_TN[last], rule
         )
         for f, name in enumerate(rule.names(chosen)):
             own_DN = data.characteristics_TNF[last, :, every.index(name)]
@@ -458,7 +459,8 @@ def _other_characteristics(
     universe_RN[others_R] = rng.random(shape) < 0.7
     group_RN[others_R] = rng.integers(-1, len(data.panel.groups_S) + 1, shape)
     raw_RNF[others_R] = 5.0 * rng.standard_normal((*shape, raw_RNF.shape[2]), dtype=np.float32)
-    again_RNF = characteristics.within_dates(raw_RNF, universe_RN, group_RN, subject.config)
+    rule = subject.config.features.transform
+    again_RNF = transform_characteristics(raw_RNF, universe_RN, group_RN, rule)
     again_NF = again_RNF[int(np.argmin(others_R))]
     for f, name in enumerate(transformed):
         own_N = data.characteristics_TNF[t, :, data.characteristic_names.index(name)]

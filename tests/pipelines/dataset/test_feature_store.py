@@ -16,13 +16,14 @@ import polars as pl
 import pytest
 
 from features.library.channels import CHANNELS
+from features.library.standardise import transform_characteristics
 from features.panel.panel import Panel
 from pipelines.cli.start import examine
 from pipelines.config.load import check_config
 from pipelines.config.schema import Config
 from pipelines.dataset import characteristics
 from pipelines.dataset.build import Dataset, add_features
-from pipelines.dataset.characteristics import Allocate, raw_characteristics, within_dates
+from pipelines.dataset.characteristics import Allocate, raw_characteristics
 from pipelines.dataset.feature_store import FeatureStore, MappedArray, entries_of, is_in_use, open_mapped
 from pipelines.dataset.market import Market, build_market
 from pipelines.errors import DataError
@@ -109,7 +110,8 @@ def test_mapped_features_equal_those_in_memory_to_the_bit(
     mapped = add_features(market, tables, settings, store(tmp_path))
     names = [name for name in mapped.characteristic_names if not name.endswith("_missing")]
     raw_TNF = raw_characteristics(market.panel, names, tables, settings)
-    expected = within_dates(raw_TNF, market.universe_TN, market.panel.group_TN, settings)
+    rule = settings.features.transform
+    expected = transform_characteristics(raw_TNF, market.universe_TN, market.panel.group_TN, rule)
     assert names[-1] == "input_mine"
     assert np.abs(expected[:, :, len(names) - 1]).max() > 1
     np.testing.assert_array_equal(mapped.characteristics_TNF, expected)
