@@ -62,7 +62,7 @@ def comparisons_in(formulas: Iterable[str]) -> int:
     """Number of different parts of formulas that compare firms, such as ``rank(close)``."""
     from features.library.expressions import Call, parse
 
-    found, trees = set[Call](), [parse(formula) for formula in formulas]
+    found, trees = set[Call](), list[object](map(parse, formulas))
     while trees:
         tree = trees.pop()
         if isinstance(tree, Call):
