@@ -17,7 +17,7 @@ from scipy import stats
 
 from features.arrays import FloatArray
 from models.batch import PanelTensors
-from models.explain.network.weights import NetworkSums, shuffled_sources, sum_dates
+from models.explain.network import NetworkSums, shuffled_sources, sum_dates
 from models.explain.peers import PeerAttribution, PeerGame, PeerGameConfig, explain_peers
 from models.fitting.config import FitConfig
 from models.fitting.fit import NeuralFitted, fit

@@ -38,7 +38,7 @@ from features.arrays import BoolArray, FloatArray, IntArray
 from models.batch import PanelTensors
 from models.explain.attention import importance
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.network.weights import edge_recovery
+from models.explain.network import edge_recovery
 from models.explain.peers import PeerGameConfig, attention_matrices, explain_peers
 from models.explain.players import PlayerConfig
 from models.fitting.fit import NeuralFitted, fit, untrained
@@ -46,7 +46,7 @@ from pipelines.config.load import digest, load_config, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import fit_inputs, plan_folds
-from pipelines.explain.tables import planted_edges
+from pipelines.explain.attribution import planted_edges
 from pipelines.run.fetch import make_source
 from pipelines.sources.simulated.source import SimulatedSource
 from pipelines.train.task import collect_arrays, to_tensors

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from features.arrays import BoolArray, FloatArray, IntArray
-from models.explain.network.weights import EdgeRecovery, edge_recovery
+from models.explain.network import EdgeRecovery, edge_recovery
 from pipelines.dataset.build import Dataset
 from pipelines.sources.simulated.config import INDUSTRIES
 from pipelines.sources.simulated.firms import supplier_of

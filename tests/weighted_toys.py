@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from models.attention.probe import Probed
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, intervene, measure
-from models.explain.faithful.verdict import Verdict, at_inference, judge, peer_agreement
+from models.explain.faithful.verdict import Verdict, at_inference, day_agreement, judge, peer_agreement
 from models.explain.peers import PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
 
@@ -149,7 +149,8 @@ def verdict_on_days(
     """Judge attention over days on some test sessions."""
     subject = MeasuredModel(model.eval(), data, TRAIN, FaithfulConfig() if config is None else config)
     measured = [one for t in sessions for one in measure(subject, "days", int(t), np.arange(firms))]
-    return judge("days", measured, at_inference([intervene(model, data, sessions, "days", seed=0)]))
+    inference = at_inference([intervene(model, data, sessions, "days", seed=0)])
+    return judge("days", measured, inference, day_agreement(measured))
 
 
 def verdict_on_peers(

@@ -11,7 +11,7 @@ from torch import Tensor
 from features.arrays import FloatArray, IntArray
 from models.attention.probe import Site, probing
 from models.batch import Batch, PanelTensors
-from models.explain.faithful.statistics import mean_over_dates
+from models.explain.design import mean_over_dates
 from models.forecaster import Forecaster, spread_over_firms
 from models.peers.reference import size_column
 

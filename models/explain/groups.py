@@ -1,6 +1,7 @@
 """Shapley values of days, characteristics and peers: which kind of information moved a forecast.
 
-Legend: N firms of a date, F characteristics, S background cells, P players, E explained forecasts.
+Legend: N firms of a date, F characteristics, S background cells, P players, E explained forecasts,
+M coalitions, T sessions, K members of an ensemble, R rows of a forward pass.
 
 Players are disjoint. A player is present or absent for all firms of a date at the same time:
 
@@ -14,6 +15,16 @@ Players are disjoint. A player is present or absent for all firms of a date at t
 
 Group codes and positions in the window are never removed. Players with the same information, such as a
 momentum characteristic and the days it is computed from, share its Shapley value.
+
+Forecasts of whole tests. A book's trades depend on the dates before, so its game is not played date by date:
+:func:`without_inputs` and :func:`over_sessions` compute the forecasts of every coalition for all dates, and
+the caller measures what they pay. Inputs are removed as above, with one difference: a replacement is the same
+for all firms of a date. If every firm got a donor of its own, forecasts would differ between firms by their
+donors, a book would trade that noise, and its costs would be those of the noise. With one donor for all,
+averaged over several donors, what is left between firms is what the kept players say. Without any input,
+forecasts are equal. The donors are the same firms on every date on which they are in the universe, so that a
+change of donors is not traded either. Covert, Lundberg and Lee (2020), "Understanding global feature
+contributions with additive importance measures": absent inputs of all rows come from one background sample.
 """
 
 from __future__ import annotations
@@ -25,11 +36,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from features.arrays import BoolArray, FloatArray, IntArray
+from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.baselines.lightgbm import LightGBM
 from models.baselines.ridge import Ridge
 from models.batch import Batch, PanelTensors
+from models.ensemble import EnsembleFitted
 from models.explain import shapley
 from models.explain.design import stratified_sample
 from models.explain.players import (
@@ -94,9 +106,15 @@ class GroupGameConfig:
 
     def sampling(self, forecast_N: FloatArray) -> shapley.Precision:
         """When sampling stops on a date with these forecasts."""
-        if self.share is not None:
-            return shapley.relative_precision(self.share, forecast_N, draws=max(2, self.permutations))
-        return shapley.Precision(self.permutations) if self.precision is None else self.precision
+        if self.share is None:
+            return self.precision or shapley.Precision(self.permutations)
+        spread = float(np.std(forecast_N))
+        if not spread > 0.0:
+            raise ValueError(
+                "The forecasts are all equal, so no precision can be relative to their standard deviation; "
+                "give a standard error in their unit."
+            )
+        return shapley.Precision(max(2, self.permutations), self.share * spread)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -342,8 +360,6 @@ def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)
 
 
 MIN_FIRMS = 3  # with a known target on a date: two have a rank correlation of 1 or -1 whatever happens
-
-
 REPLACEMENTS = 4  # replacements that a forecast without some inputs is averaged over
 
 
@@ -365,25 +381,23 @@ def explain_skill(
     data: PanelTensors,
     sessions: IntArray,
     families: Mapping[str, Sequence[int]],
-    config: GroupGameConfig | None = None,
+    config: GroupGameConfig,
     *,
     train: IntArray | None = None,
-    replacements: int = REPLACEMENTS,
 ) -> SkillAttribution:
     """Divide a model's skill among its inputs: which group carries the rank IC of some dates.
 
     The game of a date pays the rank correlation of all its firms' forecasts and targets when only a coalition
     of players takes part, 0 if all forecasts are equal. This is SAGE (Covert, Lundberg and Lee 2020,
     "Understanding global feature contributions with additive importance measures"), with dates in place of
-    single predictions. A forecast without some inputs is the mean over ``replacements`` of them, before its
+    single predictions. A forecast without some inputs is the mean over `REPLACEMENTS` of them, before its
     skill is measured: the skill of a mean of forecasts is not the mean of their skills. The values need the
     targets of the dates, so they must not choose inputs or models on dates that are then used as a test.
 
     Arguments and errors are those of :func:`explain_groups`, on sessions that the model was not trained on.
-    One permutation (the default) is enough: its noise averages out over dates, and the standard error over
+    One permutation is enough: its noise averages out over dates, and the standard error over
     dates contains it.
     """
-    config = GroupGameConfig(permutations=1) if config is None else config
     players, cells = _prepared(model, data, sessions, families, config, train)
     precision = config.precision or shapley.Precision(config.permutations)
     kept, values, bases, skills = [], [], [], []
@@ -391,7 +405,7 @@ def explain_skill(
         date_seed = int(np.random.default_rng((config.seed, session)).integers(2**32))
         batch = data.batch(torch.tensor([session]))
         background = replacement(config.removal, batch, cells, date_seed)
-        game = _skill_game(unwrap(model), batch, players, background, np.arange(replacements))
+        game = _skill_game(unwrap(model), batch, players, background)
         if game is None:
             continue
         found = shapley.sample(shapley.fixed(game), len(players), precision, seed=date_seed).values()
@@ -409,14 +423,14 @@ def explain_skill(
 
 
 def _skill_game(
-    model: Unwrapped, batch: Batch, players: tuple[Player, ...], background: Replacement, draw_K: IntArray
+    model: Unwrapped, batch: Batch, players: tuple[Player, ...], background: Replacement
 ) -> shapley.Game | None:
     """Game that pays the skill of a date, [M, 1]; None if too few targets are known."""
     y_N = batch.y_BN[0].double().cpu().numpy()
     known_E = np.flatnonzero(np.isfinite(y_N))
     if len(known_E) < MIN_FIRMS:
         return None
-    forecasts = group_game(model, batch, players, known_E, background)
+    forecasts, draw_K = group_game(model, batch, players, known_E, background), np.arange(REPLACEMENTS)
 
     def payoff(keep_MP: BoolArray) -> FloatArray:
         every_ME = forecasts(np.repeat(keep_MP, len(draw_K), axis=0), np.tile(draw_K, len(keep_MP)))
@@ -425,3 +439,90 @@ def _skill_game(
         return np.nan_to_num(ic_M)[:, None]  # equal forecasts rank nothing
 
     return payoff
+
+
+ROUNDING = 1e-6
+"""Differences below this share of the standard deviation of the complete forecasts count as none."""
+FLAT = 1e-4
+"""And all of a date's, if the largest is below this share: those are of float32."""
+
+OfDate = Callable[[Batch], FloatArray]  # a date's batch -> forecasts [M, N] of M coalitions
+
+
+def whole_players(
+    model: Explainable, data: PanelTensors, session: int, families: Mapping[str, Sequence[int]]
+) -> tuple[Player, ...]:
+    """List the players of a book's return: each family, all days together, all peers, market tokens."""
+    batch = data.batch(torch.tensor([session]))
+    return find_players(unwrap(model), batch, families, PlayerConfig(day_starts=(1,)))
+
+
+def without_inputs(  # noqa: PLR0917  (a model, its players, and how they are removed)
+    model: Explainable,
+    players: tuple[Player, ...],
+    keep_MP: BoolArray,
+    block_M: IntArray,
+    data: PanelTensors,
+    train: IntArray,
+    removal: Removal = "date",
+    *,
+    seed: int = 0,
+) -> OfDate:
+    """Forecasts of a date when only the players of each coalition take part.
+
+    A forecast without some family is the mean over `REPLACEMENTS` draws; coalitions of the same block share
+    them. Days and peers are masked. The training sessions ``train`` give the values of the removals ``train``
+    and ``conditional``; no removal uses a session after the date.
+    """
+    cells = None if removal == "date" else training_cells(data, train, seed=seed)
+    families = [p for p, player in enumerate(players) if player.kind == "family"]
+    times_M = np.where(keep_MP[:, families].all(axis=1), 1, REPLACEMENTS)
+    start_M = np.cumsum(times_M) - times_M
+    of_R = np.repeat(np.arange(len(keep_MP)), times_M)
+    draw_R = REPLACEMENTS * block_M[of_R] + np.arange(len(of_R)) - start_M[of_R]
+
+    def of_date(batch: Batch) -> FloatArray:
+        background = replacement(removal, batch, cells, seed, shared=True)
+        game = group_game(unwrap(model), batch, players, np.arange(batch.firms_N.numel()), background)
+        mean_MN: FloatArray = np.add.reduceat(game(keep_MP[of_R], draw_R), start_M) / times_M[:, None]
+        return mean_MN
+
+    return of_date
+
+
+def without_members(model: EnsembleFitted, keep_MK: BoolArray) -> OfDate:
+    """Forecasts of a date by some members of an ensemble: absent ones add the mean of their forecasts, 0.
+
+    The weights stay those of the complete ensemble.
+    """
+
+    def of_date(batch: Batch) -> FloatArray:
+        slopes = model.on_date(batch)[1]
+        rows = [one.forecast_date(batch).astype(np.float64) for one in model.members.values()]
+        part_KN = np.array(
+            [slope * (row_N - row_N.mean()) for slope, row_N in zip(slopes, rows, strict=True)]
+        )
+        return np.asarray(keep_MK @ part_KN)
+
+    return of_date
+
+
+def over_sessions(
+    of_date: OfDate, model: Explainable, data: PanelTensors, sessions: IntArray
+) -> Float32Array:
+    """Forecasts of M coalitions on some sessions, [M, T, N] over the panel's firms; NaN outside the universe.
+
+    They are differences from the date's first firm over the standard deviation of the complete model's
+    forecasts, in multiples of `ROUNDING`, and all 0 if the largest is below `FLAT`: forecasts that differ by
+    rounding only are equal, and books share what is equal.
+    """
+    found: list[Float32Array] = []
+    for session in sessions.tolist():
+        batch = data.batch(torch.tensor([session]))
+        y_MN, spread = of_date(batch), float(np.std(forecast(unwrap(model), batch, None)))
+        row_MN = np.full((len(y_MN), data.mask_TN.shape[1]), np.nan, dtype=np.float32)
+        steps_MN = (y_MN - y_MN[:, :1]) / spread if spread > 0 else np.zeros_like(y_MN)
+        steps_MN[np.ptp(steps_MN, axis=1) < FLAT] = 0.0
+        row_MN[:, batch.firms_N.cpu().numpy()] = ROUNDING * np.round(steps_MN / ROUNDING)
+        found.append(row_MN)
+    return np.stack(found, axis=1)

@@ -6,9 +6,8 @@ Matrices are [target i, source j]: row i has the effects of all firms on the for
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -20,9 +19,6 @@ from models.batch import Ablation, Batch, PanelTensors
 from models.explain.players import Explainable, forecast, repeat_batch, unwrap
 from models.forecaster import Forecaster
 from models.panel_memory import in_parts, variants_at_once
-
-if TYPE_CHECKING:
-    import shap
 
 _PAIR_CELLS = 500_000  # pairs of firms per forward pass, chosen to fit into a CPU cache
 _NESTED_TOKENS = 50_000  # tokens per pass over nested sets of peers
@@ -75,19 +71,6 @@ class PeerAttribution:
     # attention of firm i to firm j, averaged over layers and heads. Rows sum to 1 minus the weight of the
     # null key
     attention_NN: FloatArray
-
-    def explanation(self, tickers: Sequence[str] | None = None) -> shap.Explanation:
-        """Convert the targets with all sources to ``shap.Explanation``, whose data are the attention."""
-        import shap
-
-        full_N = np.isfinite(self.phi_NN).all(axis=1)
-        return shap.Explanation(
-            values=self.phi_NN[full_N],
-            base_values=self.base_N[full_N],
-            data=self.attention_NN[full_N],
-            feature_names=[str(firm) if tickers is None else tickers[firm] for firm in self.firms_N],
-            error_std=self.error_NN[full_N],
-        )
 
 
 def drawn_firms(mask_DN: BoolArray, config: PeerGameConfig) -> IntArray | None:

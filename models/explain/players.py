@@ -188,9 +188,10 @@ def absent_days(model: Unwrapped) -> str:
 
 
 def _reads_days(model: Unwrapped, batch: Batch) -> bool:
-    if isinstance(model, Forecaster):
-        return model.uses_days or day_attention(model, batch) is not None
-    return _lags(model) > 0
+    if not isinstance(model, Forecaster):
+        return _lags(model) > 0
+    with torch.inference_mode():
+        return model.uses_days or model.attention(batch).days_BNW is not None
 
 
 def _lags(model: Unwrapped) -> int:
@@ -250,9 +251,3 @@ def peer_members(player: Player, batch: Batch) -> Tensor:
     return (
         batch.s_BN[0] == player.members[0] if player.kind == "sector" else batch.firms_N == player.members[0]
     )
-
-
-def day_attention(model: Forecaster, batch: Batch) -> Tensor | None:
-    """Day attention [B, N, W] of a model; None if it has no day encoder."""
-    with torch.inference_mode():
-        return model.attention(batch).days_BNW

@@ -262,15 +262,22 @@ def group_game(
     def evaluate(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
         nonlocal step
         kept = _kept(keep_MP, players, batch)
-        window_M = _different_windows(kept, len(keep_MP))
-        input_M = _different_inputs(kept, window_M, draw_M)
+        window_M, input_M = _different(kept, draw_M)
         order_M = np.argsort(input_M, kind="stable")
         out_ME = np.empty((len(keep_MP), len(sample_E)))
 
         def compute(at: slice) -> None:
             part = order_M[at]
+            days_BW, peers_BN, tokens_BG = (
+                None if keep_MX is None else torch.as_tensor(keep_MX[part], device=batch.m_BN.device)
+                for keep_MX in (kept.days_MW, kept.peers_MN, kept.tokens_MG)
+            )
+            windows, inputs = (
+                EqualDates.of(torch.as_tensor(number_M[part], device=batch.m_BN.device))
+                for number_M in (window_M, input_M)
+            )
             repeated = _replaced(batch, kept, draw_M, part, background)
-            ablation = _ablation(kept, window_M[part], input_M[part], part, device=batch.m_BN.device)
+            ablation = Ablation(days_BW, peers_BN, tokens_BG, windows, inputs)
             out_ME[part] = forecast(model, repeated, ablation, sample_E)
 
         step = in_parts(len(keep_MP), step, compute)
@@ -324,24 +331,19 @@ def _kept(keep_MP: BoolArray, players: tuple[Player, ...], batch: Batch) -> _Kep
     return _Kept(*(kept.get(kind) for kind in sizes))
 
 
-def _different_windows(kept: _Kept, coalitions: int) -> IntArray:
-    """Number the different windows: equal for coalitions that keep the same days."""
-    if kept.days_MW is None:
-        return np.zeros(coalitions, dtype=np.int64)
-    packed_MX = np.packbits(kept.days_MW, axis=1)
-    return np.unique(packed_MX, axis=0, return_inverse=True)[1].reshape(-1)
-
-
-def _different_inputs(kept: _Kept, window_M: IntArray, draw_M: IntArray) -> IntArray:
-    """Number the different inputs, by window: equal for those that also keep the same characteristics."""
+def _different(kept: _Kept, draw_M: IntArray) -> tuple[IntArray, IntArray]:
+    """Number the different windows, and the different inputs by window, of the coalitions."""
+    window_M = np.zeros_like(draw_M)
+    if kept.days_MW is not None:
+        packed_MX = np.packbits(kept.days_MW, axis=1)
+        window_M = np.unique(packed_MX, axis=0, return_inverse=True)[1].reshape(-1)
     if kept.column_MF is None:
-        return window_M
-    packed_MX = np.packbits(kept.column_MF, axis=1).astype(np.int64)
-    all_kept_M1 = np.all(kept.column_MF, axis=1)[:, None]  # nothing is replaced, whatever the draw
-    rows_MX = np.concatenate(
-        (window_M[:, None], np.where(all_kept_M1, -1, draw_M[:, None]), packed_MX), axis=1
+        return window_M, window_M
+    all_kept_M = kept.column_MF.all(axis=1)  # nothing is replaced, whatever the draw
+    rows_MX = np.column_stack(
+        [window_M, np.where(all_kept_M, -1, draw_M), np.packbits(kept.column_MF, axis=1)]
     )
-    return np.unique(rows_MX, axis=0, return_inverse=True)[1].reshape(-1)
+    return window_M, np.unique(rows_MX, axis=0, return_inverse=True)[1].reshape(-1)
 
 
 def _replaced(batch: Batch, kept: _Kept, draw_M: IntArray, part: IntArray, background: Replacement) -> Batch:
@@ -359,15 +361,3 @@ def _replaced(batch: Batch, kept: _Kept, draw_M: IntArray, part: IntArray, backg
             known[key] = np.where(kept_F, z_NF, background.characteristics(kept_F, key[0]))
         z_BNF[b] = known[key]
     return replace(repeated, z_BNF=torch.as_tensor(z_BNF, device=batch.m_BN.device))
-
-
-def _ablation(
-    kept: _Kept, window_B: IntArray, input_B: IntArray, part: IntArray, *, device: torch.device
-) -> Ablation:
-    def tensor(keep_MX: BoolArray | None) -> Tensor | None:
-        return None if keep_MX is None else torch.as_tensor(keep_MX[part], device=device)
-
-    windows, inputs = (
-        EqualDates.of(torch.as_tensor(label_B, device=device)) for label_B in (window_B, input_B)
-    )
-    return Ablation(tensor(kept.days_MW), tensor(kept.peers_MN), tensor(kept.tokens_MG), windows, inputs)

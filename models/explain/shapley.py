@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from features.arrays import AnyFloatArray, BoolArray, FloatArray, IntArray
+from features.arrays import BoolArray, FloatArray, IntArray
 
 Game = Callable[[BoolArray], FloatArray]  # coalitions [M, P], True: takes part -> outputs [M, O]
 
@@ -94,17 +94,6 @@ class Precision:
         return self.standard_error is None or bool(error_PO.max() <= self.standard_error)
 
 
-def relative_precision(share: float, forecast_E: AnyFloatArray, *, draws: int = 8) -> Precision:
-    """``share`` (above 0) times the standard deviation of some forecasts, which must not all be equal."""
-    spread = float(np.std(forecast_E))
-    if not spread > 0.0:
-        raise ValueError(
-            "The forecasts are all equal, so no precision can be relative to their standard deviation; "
-            "give a standard error in their unit."
-        )
-    return Precision(draws, share * spread)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Draws:
     """What has been drawn so far, as running sums (Welford 1962)."""
@@ -165,7 +154,8 @@ def sample(
 
 def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, draws: range) -> Draws:
     """Add the draws of a round one by one, so that rounds do not change the result."""
-    order_KP, keep_KMP = _orders(n_players, seed, draws)
+    order_KP = _orders(n_players, seed, draws)
+    keep_KMP = permutation_coalitions(order_KP)
     count, rows = keep_KMP.shape[:2]
     draw_M = np.repeat(np.arange(draws.start, draws.stop), rows)
     out_KMO = game(keep_KMP.reshape(-1, n_players), draw_M).reshape(count, rows, -1)
@@ -187,10 +177,9 @@ def _round(drawn: Draws | None, game: RandomGame, n_players: int, seed: int, dra
     return Draws(n_players, seed, draws.stop, mean_PO, squares_PO, base_O, drawn.halves_PO)
 
 
-def _orders(n_players: int, seed: int, draws: range) -> tuple[IntArray, BoolArray]:
-    """Orders of some draws and their coalitions [K, 2 P, P]."""
-    order_KP = np.stack([np.random.default_rng((seed, r)).permutation(n_players) for r in draws])
-    return order_KP, permutation_coalitions(order_KP)
+def _orders(n_players: int, seed: int, draws: range) -> IntArray:
+    """Orders [K, P] of some draws."""
+    return np.stack([np.random.default_rng((seed, r)).permutation(n_players) for r in draws])
 
 
 def drawn_coalitions(n_players: int, draws: int, *, seed: int = 0) -> tuple[BoolArray, IntArray]:
@@ -200,7 +189,7 @@ def drawn_coalitions(n_players: int, draws: int, *, seed: int = 0) -> tuple[Bool
     >>> keep_MP.sum(axis=1), draw_M
     (array([0, 1, 2, 1]), array([0, 0, 0, 0]))
     """
-    keep_KMP = _orders(n_players, seed, range(draws))[1]
+    keep_KMP = permutation_coalitions(_orders(n_players, seed, range(draws)))
     return keep_KMP.reshape(-1, n_players), np.repeat(np.arange(draws), keep_KMP.shape[1])
 
 

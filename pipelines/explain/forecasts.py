@@ -39,10 +39,10 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError
 from pipelines.explain import text
+from pipelines.explain.attribution import period_table, skill_table
 from pipelines.explain.fitted import FoldFits, families_of, restore_fits, value_table
 from pipelines.explain.question import Place, Question, choose_model, find_place, find_places, newest_date
 from pipelines.explain.shown import unit_of_run
-from pipelines.explain.tables import period_table, skill_table
 from pipelines.files import replacing, write_table
 from pipelines.progress import Progress
 from pipelines.run.checkpoints import read_checkpoint
@@ -85,7 +85,6 @@ class _Explained:
     """The values of a date, as means over seeds."""
 
     place: Place
-    values: GroupAttribution
     table: pl.DataFrame
     spread: float  # standard deviation of the forecasts over all firms of the date
     draws: int  # the most of a seed; 0 for engines that do not draw
@@ -109,7 +108,9 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
         found = [_explain_place(models, place) for place in places]
     tables = [one.table for one in found]
     frame = pl.concat(tables) if question.versus is None else difference_table(*tables)
-    decimals = text.decimals_for(found[0].spread)
+    # the standard deviation of the forecasts is shown with four significant digits
+    spread = found[0].spread
+    decimals = max(3, 3 - math.floor(math.log10(spread))) if spread > 0 else 6
     if span and question.ticker is None:
         body = text.describe_period(period_table(frame), decimals)
     elif question.ticker is None:
@@ -122,7 +123,7 @@ def explain_forecasts(name: str, output: Path, question: Question) -> str:
 def explain_skill_of_run(name: str, output: Path, question: Question) -> str:
     """Divide the rank IC of a model among its players, on test dates in even steps; seeds take turns."""
     models = RunModel(name, output, question)
-    days_T = models.dataset.panel.dates_T.astype("datetime64[D]")
+    days_T = models.dataset.panel.dates_T
     places = find_places(models.dataset, models.folds, days_T[0].item(), days_T[-1].item(), None)
     places = [places[k] for k in evenly_spaced(np.arange(len(places)), question.dates)]
     config, parts = GroupGameConfig(permutations=1, removal=question.removal, seed=models.seed), []
@@ -222,7 +223,7 @@ def _explain_place(models: RunModel, place: Place) -> _Explained:
         pl.lit(values.removal).alias("removal"),
         pl.exclude("ticker"),
     )
-    return _Explained(place, values, table, spread, max(counts, default=0), absent_days(inner))
+    return _Explained(place, table, spread, max(counts, default=0), absent_days(inner))
 
 
 def _chosen(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -75,8 +76,7 @@ class ModelExplanation:
         return replace(self, **{name: getattr(self, name) + getattr(part, name) for name in names})
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Turns:
+class _Turns(NamedTuple):
     """Sessions that one fitted model explains: for the values, for the skill, and for the peer network."""
 
     values: IntArray
@@ -155,17 +155,11 @@ def explain_models(
         name, fold = planned[job]
         own = {seed: turns[fold.index, seed] for seed in seeds}
         stored = {seed: read_checkpoint(run.checkpoint(name, fold.index, seed)) for seed in seeds}
-        given = (sessions[fold.index], own, drawn, stored, families, settings, device)
-        return _FoldItem(name, fold, *given)
+        return _FoldItem(name, fold, sessions[fold.index], own, drawn, stored, families, settings, device)
 
     arrays = collect_arrays(dataset, run.config.features.window)
-    work = work_on_arrays(
-        explain_fold,
-        arrays,
-        device,
-        {registry_name(run.config, name) for name in names},
-        most_lags(run.config),
-    )
+    registered = {registry_name(run.config, name) for name in names}
+    work = work_on_arrays(explain_fold, arrays, device, registered, most_lags(run.config))
     explained: dict[int, ModelExplanation] = {}
     waiting, done = list(names), 0
     with open_engine(run.config.execution, work, len(planned), note=progress.note) as engine:
@@ -235,7 +229,7 @@ def _with_universe(dataset: Dataset, sessions: IntArray) -> IntArray:
     """Sessions with at least two firms in the universe."""
     selected: IntArray = sessions[dataset.universe_TN[sessions].sum(axis=1) >= 2]
     if not len(selected):
-        first, last = dataset.panel.dates_T[sessions[[0, -1]]].astype("datetime64[D]")
+        first, last = dataset.panel.dates_T[sessions[[0, -1]]]
         raise DataError(
             f"No test session from {first} to {last} has two firms in the universe, and the inputs of a firm "
             "are replaced by those of another; loosen the universe rule, or add firms."

@@ -10,7 +10,7 @@ table, F figures, O outputs.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -24,7 +24,7 @@ from backtest.splits.combinatorial import path_folds
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
 from models.ensemble import EnsembleFitted
-from models.explain.coalitions import over_sessions, whole_players, without_inputs, without_members
+from models.explain.groups import over_sessions, whole_players, without_inputs, without_members
 from models.explain.players import absent_days, unwrap
 from models.explain.shapley import Precision, drawn_coalitions, every_coalition, exact, sample
 from pipelines.config.schema import Config
@@ -71,7 +71,8 @@ class Coalitions:
 
     def values(self, out_MO: FloatArray, complete_O: FloatArray) -> tuple[FloatArray, ...]:
         """Shapley values [P, O], their Monte Carlo errors [P, O], and the output of no player [O]."""
-        row = {(block, bytes(keep_P)): m for m, (block, keep_P) in enumerate(self._keys())}
+        keys = zip(self.block_M.tolist(), map(bytes, self.keep_MP), strict=True)
+        row = {key: m for m, key in enumerate(keys)}
 
         def play(keep_MP: BoolArray, draw_M: IntArray) -> FloatArray:
             return np.array(
@@ -86,9 +87,6 @@ class Coalitions:
         else:
             found = sample(play, self.n_players, Precision(self.draws), seed=self.seed).values()
         return found.values_PO, found.error_PO, found.base_O
-
-    def _keys(self) -> Iterator[tuple[int, BoolArray]]:
-        return zip(self.block_M.tolist(), self.keep_MP, strict=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -16,7 +16,7 @@ import polars as pl
 
 from backtest.look_ahead.returns import session_returns
 from features.arrays import BoolArray, IntArray
-from models.explain.network import measures, weights
+from models.explain import network as networks
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
 
@@ -40,9 +40,9 @@ class NetworkStudy:
     ) -> None:
         self.model, self.peers, self.fits, self.dataset, self.seed = model, peers, fits, dataset, seed
         self.n_firms, self.tickers = dataset.panel.n_firms, np.asarray(dataset.panel.tickers_N)
-        sums = weights.sum_dates(peers, self.n_firms)
+        sums = networks.sum_dates(peers, self.n_firms)
         self.network, self.tests = sums.network(), sums.tests()
-        self.attention = weights.attention_network(peers, self.n_firms)
+        self.attention = networks.attention_network(peers, self.n_firms)
         self.found_NN = self.tests.found()  # with a false discovery rate of 5%
         # groups on the last explained date; -1 is unknown
         self.group_N: IntArray = dataset.panel.group_TN[int(peers[-1].session)].astype(np.int64)
@@ -69,16 +69,16 @@ class NetworkStudy:
         import networkx as nx
 
         at, network = np.ix_(self.members, self.members), self.network
-        part = weights.PeerWeights(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
+        part = networks.PeerWeights(network.weight_NN[at], network.signed_NN[at], network.dates_NN[at])
         stream = io.BytesIO()
         nx.write_graphml(
-            weights.to_digraph(part, self.found_NN[at], self.tickers[self.members].tolist()), stream
+            networks.to_digraph(part, self.found_NN[at], self.tickers[self.members].tolist()), stream
         )
         return stream.getvalue().decode("utf-8")
 
     def _edges(self, planted_NN: BoolArray | None) -> pl.DataFrame:
         """The strongest peers of each firm and all edges that were found, by follower and rank."""
-        weight_NN, rank_NN = self.network.weight_NN, weights.ranks_of_sources(self.network.weight_NN)
+        weight_NN, rank_NN = self.network.weight_NN, networks.ranks_of_sources(self.network.weight_NN)
         target_E, source_E = np.nonzero((weight_NN > 0.0) & ((rank_NN <= STRONGEST) | self.found_NN))
         by_rank_E = np.lexsort((rank_NN[target_E, source_E], target_E))
         at = target_E, source_E = target_E[by_rank_E], source_E[by_rank_E]
@@ -105,7 +105,7 @@ class NetworkStudy:
         """Rows of every explained date, with the date and the model that explains it."""
         frames = []
         for part, (fold, seed) in zip(self.peers, self.fits, strict=True):
-            date = self.dataset.panel.dates_T[part.session].astype("datetime64[D]").item()
+            date = self.dataset.panel.dates_T[part.session].item()
             fit = (pl.lit(one, pl.Int64).alias(name) for name, one in (("fold", fold), ("seed", seed)))
             rows = rows_of(part, self.tickers[part.firms_N])
             frames.append(rows.select(pl.lit(date, pl.Date).alias("date"), *fit, pl.all()))
@@ -135,7 +135,7 @@ class NetworkStudy:
         )
 
     def _firms(self) -> pl.DataFrame:
-        found = measures.firm_measures(self.network, self.found_NN, self.seed)
+        found = networks.firm_measures(self.network, self.found_NN, self.seed)
         names = (*self.dataset.panel.groups_S, None)  # code -1 is the last one
         columns: dict[str, object] = {
             "ticker": self.tickers[self.members],
@@ -149,10 +149,10 @@ class NetworkStudy:
         """Measures of the whole network, each beside its mean and 95% interval under its null."""
         weight_NN, observed_NN, group_N = self.network.weight_NN, self.network.observed, self.group_N
         rng = np.random.default_rng(self.seed)
-        same_NN, known_NN = measures.same_group(group_N)
+        same_NN, known_NN = networks.same_group(group_N)
         first = min(part.session for part in self.peers)
         past_TN = self.return_TN[max(1, first + 1 - _CORRELATION_SESSIONS) : first + 1]
-        correlated_NN = measures.return_correlations(past_TN)
+        correlated_NN = networks.return_correlations(past_TN)
         found_weight_NN = np.where(self.found_NN, weight_NN, 0.0)
         others = {
             "attention": (self.attention.weight_NN, self.attention.observed),
@@ -161,11 +161,11 @@ class NetworkStudy:
         }
         rows = {
             "edges found": self._edges_found(rng),
-            "homophily": measures.homophily(weight_NN, observed_NN, group_N, rng),
-            "homophily of the edges found": measures.homophily(found_weight_NN, observed_NN, group_N, rng),
-            "reciprocity of the edges found": measures.reciprocity(self.found_NN, observed_NN, rng),
+            "homophily": networks.homophily(weight_NN, observed_NN, group_N, rng),
+            "homophily of the edges found": networks.homophily(found_weight_NN, observed_NN, group_N, rng),
+            "reciprocity of the edges found": networks.reciprocity(self.found_NN, observed_NN, rng),
             **{
-                f"rank correlation with {name}": measures.rank_correlation(
+                f"rank correlation with {name}": networks.rank_correlation(
                     weight_NN, other_NN, observed_NN & valid_NN, rng
                 )
                 for name, (other_NN, valid_NN) in others.items()
@@ -174,13 +174,13 @@ class NetworkStudy:
         }
         return pl.DataFrame([{"measure": name, **asdict(row)} for name, row in rows.items()])
 
-    def _persistence(self, rng: np.random.Generator) -> dict[str, measures.AgainstNull]:
-        rows: dict[str, measures.AgainstNull] = {}
+    def _persistence(self, rng: np.random.Generator) -> dict[str, networks.AgainstNull]:
+        rows: dict[str, networks.AgainstNull] = {}
 
         def compare(name: str, one: Sequence[PeerAttribution], two: Sequence[PeerAttribution]) -> None:
-            first, second = (weights.sum_dates(parts, self.n_firms).network() for parts in (one, two))
+            first, second = (networks.sum_dates(parts, self.n_firms).network() for parts in (one, two))
             valid_NN = first.observed & second.observed
-            rows[f"persistence {name}"] = measures.rank_correlation(
+            rows[f"persistence {name}"] = networks.rank_correlation(
                 first.weight_NN, second.weight_NN, valid_NN, rng
             )
 
@@ -196,17 +196,17 @@ class NetworkStudy:
                 compare(f"from {kind} {one} to {kind} {two}", parts[one], parts[two])
         return rows
 
-    def _edges_found(self, rng: np.random.Generator) -> measures.AgainstNull:
+    def _edges_found(self, rng: np.random.Generator) -> networks.AgainstNull:
         """Number of edges found, beside the numbers that are found among shuffled peers."""
         null = []
         for _ in range(_SHUFFLES):
-            sums = weights.NetworkSums(self.n_firms)
+            sums = networks.NetworkSums(self.n_firms)
             for part in self.peers:
-                square_NN = weights.shuffled_sources(part.square_NN, rng)
+                square_NN = networks.shuffled_sources(part.square_NN, rng)
                 sums.add(part.firms_N, square_NN, square_NN)
             null.append(float(sums.tests().found().sum()))
         pairs = int(self.network.observed.sum())
-        return measures.AgainstNull(
+        return networks.AgainstNull(
             float(self.found_NN.sum()), float(np.mean(null)), min(null), max(null), pairs
         )
 
@@ -221,7 +221,7 @@ class NetworkStudy:
         universe_TN, panel = self.dataset.universe_TN[sessions], self.dataset.panel
         group_TN = panel.group_TN[sessions].astype(np.int64)
         now_TN, next_TN = (
-            measures.adjusted_returns(self.return_TN[at], universe_TN, group_TN)
+            networks.adjusted_returns(self.return_TN[at], universe_TN, group_TN)
             for at in (sessions, sessions + 1)
         )
         found_E2, rng = np.argwhere(self.found_NN), np.random.default_rng(self.seed)
@@ -231,7 +231,7 @@ class NetworkStudy:
         frames = []
         for kind, pairs_E2 in (("edge", found_E2[strongest]), ("random", drawn)):
             target_E, source_E = pairs_E2.T
-            measured = measures.lead_lag(now_TN, next_TN, source_E, target_E)
+            measured = networks.lead_lag(now_TN, next_TN, source_E, target_E)
             names = {"leader": self.tickers[source_E], "follower": self.tickers[target_E]}
             slopes = {one.name.removesuffix("_E"): getattr(measured, one.name) for one in fields(measured)}
             weight_E = self.network.weight_NN[target_E, source_E]
@@ -253,7 +253,7 @@ def _dated_edges(part: PeerAttribution, tickers: Tickers) -> pl.DataFrame:
     others_NN = np.isfinite(part.phi_NN) & ~np.eye(len(part.phi_NN), dtype=np.bool_)
     size_NN = np.where(others_NN, np.abs(part.phi_NN), -1.0)
     weight_NN = np.where(others_NN, part.attention_NN, -1.0)
-    rank_NN, attention_rank_NN = weights.ranks_of_sources(size_NN), weights.ranks_of_sources(weight_NN)
+    rank_NN, attention_rank_NN = networks.ranks_of_sources(size_NN), networks.ranks_of_sources(weight_NN)
     listed_NN = (rank_NN <= STRONGEST) & (size_NN > 0.0)
     listed_NN |= (attention_rank_NN <= STRONGEST) & (weight_NN > 0.0)
     at = target_E, source_E = np.nonzero(listed_NN)

@@ -171,7 +171,7 @@ def find_places(
 
 def _tested(dataset: Dataset, folds: Sequence[Fold]) -> tuple[npt.NDArray[np.datetime64], IntArray, str]:
     """Dates of the sessions, the fold that tests each (-1: none), and the span of the tests in words."""
-    days_T = dataset.panel.dates_T.astype("datetime64[D]")
+    days_T = dataset.panel.dates_T
     fold_T = path_folds(folds, dataset.panel.n_sessions)[0]
     tested = days_T[fold_T >= 0]
     return days_T, fold_T, f"the tests of the run are from {tested[0]} to {tested[-1]}"

@@ -1,12 +1,11 @@
 """Explained forecasts as text for a terminal."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import polars as pl
 
+from pipelines.explain.attribution import ALL, NOISE
 from pipelines.explain.shown import by_net
-from pipelines.explain.tables import ALL, NOISE
 
 _PER_KIND = 10  # players shown of a kind
 _DATES = 20  # newest dates shown
@@ -18,11 +17,6 @@ _HEADS = {
     "firm": "peers",
     "market": "market tokens",
 }
-
-
-def decimals_for(spread: float) -> int:
-    """Decimal places that show the standard deviation of the forecasts with four significant digits."""
-    return max(3, 3 - math.floor(math.log10(spread))) if spread > 0 else 6
 
 
 def describe_forecast(frame: pl.DataFrame, decimals: int) -> str:

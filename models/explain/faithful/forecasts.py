@@ -37,20 +37,17 @@ from features.information_coefficient import rank_ic_by_date
 from models.attention.probe import Probe, Site, permuted, probing, uniform
 from models.batch import Ablation, Batch, PanelTensors
 from models.explain.attention import importance
-from models.explain.faithful.statistics import settled
-from models.explain.players import each_tensor, repeat_batch
+from models.explain.design import settled
+from models.explain.players import each_tensor, forecast, repeat_batch
 from models.explain.removal import Donors, TrainingCells, donors, training_cells
 from models.explain.shapley import Precision, fixed, sample
 from models.forecaster import Forecaster
 
 Over = Literal["days", "peers"]
 UnitRemoval = Literal["mask", "date", "train"]
-REMOVALS: dict[UnitRemoval, str] = {
-    "mask": "the keys of removed units are masked",
-    "date": "removed units get the data of another firm of the same date",
-    "train": "removed units get the data of a random firm and session of the training fold",
-}
-"""What becomes of removed units; the last two as in `models.explain.removal`."""
+REMOVALS: tuple[UnitRemoval, ...] = ("mask", "date", "train")
+"""What becomes of removed units: they are masked as keys, or get the data of another firm of the date, or of
+a random firm and session of the training fold (`models.explain.removal`)."""
 
 UnitGame = Callable[[BoolArray], FloatArray]  # coalitions [M, P], True: kept -> the forecast [M]
 
@@ -93,7 +90,7 @@ def unit_game(  # noqa: PLR0917  (a forecast, its units, and what replaces them)
     """
     draws = 1 if background is None else len(background.x_BNWC)
     make = _without_days if over == "days" else _without_peers
-    forecast, cells = make(module, batch, target, background, draws)
+    masked, cells = make(module, batch, target, background, draws)
     unit_X = np.full(batch.x_BNWC.shape[2 if over == "days" else 1], -1)
     for p, members in enumerate(units):
         unit_X[members] = p
@@ -103,7 +100,7 @@ def unit_game(  # noqa: PLR0917  (a forecast, its units, and what replaces them)
         outputs = []
         with torch.inference_mode():
             for part_MX in torch.split(keep_MX, max(1, _CELLS // (cells * draws))):
-                y_MK = forecast(part_MX).double().reshape(len(part_MX), draws)
+                y_MK = masked(part_MX).double().reshape(len(part_MX), draws)
                 outputs.append(y_MK.mean(dim=1).cpu().numpy())
         return np.concatenate(outputs)
 
@@ -278,12 +275,11 @@ def only(over: Over, probe: Probe) -> Probe:
 
 def _without(module: Forecaster, batch: Batch, over: Over) -> FloatArray:
     """Forecasts [N] without any day in the day encoder, or without any peer."""
+    if over == "peers":
+        return _forecast(module, batch, Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN)))
+    none_1W = torch.zeros_like(batch.x_BNWC[:, 0, :, 0], dtype=torch.bool)
     with torch.inference_mode():
-        if over == "days":
-            none_1W = torch.zeros_like(batch.x_BNWC[:, 0, :, 0], dtype=torch.bool)
-            y_BN = module.mix(module.embed(batch, Ablation(days_keep_BW=none_1W)), batch)
-        else:
-            y_BN = module(batch, Ablation(peers_keep_BN=torch.zeros_like(batch.m_BN)))
+        y_BN = module.mix(module.embed(batch, Ablation(days_keep_BW=none_1W)), batch)
         return y_BN[0].double().cpu().numpy()
 
 
@@ -303,9 +299,8 @@ def shuffled(module: Forecaster, seed: int) -> Forecaster:
     return changed.eval()
 
 
-def _forecast(module: Forecaster, batch: Batch) -> FloatArray:
-    with torch.inference_mode():
-        return module(batch)[0].double().cpu().numpy()  # type: ignore[no-any-return]
+def _forecast(module: Forecaster, batch: Batch, ablation: Ablation | None = None) -> FloatArray:
+    return np.asarray(forecast(module, batch, ablation)[0])
 
 
 RANDOM = "random"
@@ -321,7 +316,6 @@ SHUFFLES = 4  # copies of the model with shuffled parameters per date
 class FaithfulConfig:
     """Options of the measures."""
 
-    removals: tuple[UnitRemoval, ...] = tuple(REMOVALS)  # ways in which units are removed for the curves
     # antithetic permutations of each of the two independent estimates of the Shapley values of days
     permutations: int = 4
     day_units: int = 12  # largest number of blocks of days
@@ -330,10 +324,6 @@ class FaithfulConfig:
     steps: int = 12  # number of steps of the curves, about
     # whether Shapley values are computed for the first copy with shuffled parameters too
     shuffled_shap: bool = True
-    # how days are removed in their Shapley values. Masked days pass their weight on to the others, so a model
-    # that was never trained with masks sees weights that it does not know; data of other firms keep the
-    # weights
-    shap_removal: UnitRemoval = "mask"
     seed: int = 0  # seed of all draws, independently for each session and firm
 
 
@@ -391,13 +381,11 @@ class MeasuredModel:
 
     def backgrounds(self, batch: Batch, seed: int) -> dict[UnitRemoval, Batch]:
         """What replaces removed information, except under ``mask``."""
-        config = self.config
-        found: dict[UnitRemoval, Batch] = {
-            "date": drawn(donors("date", batch, None, seed), batch, config.background)
+        draws = self.config.background
+        return {
+            "date": drawn(donors("date", batch, None, seed), batch, draws),
+            "train": drawn(donors("train", batch, self.cells, seed), batch, draws),
         }
-        if "train" in {*config.removals, config.shap_removal}:
-            found["train"] = drawn(donors("train", batch, self.cells, seed), batch, config.background)
-        return found
 
 
 Values = tuple[FloatArray, FloatArray | None]
@@ -430,11 +418,11 @@ def measure(
             units = tuple(np.flatnonzero(known)[:, None])
         if len(units) < MIN_UNITS:
             continue
-        attention = {method: value_EX[row] for method, value_EX in by_attention.items()}
-        shuffles = {method: np.stack([copy[method][row] for copy in by_copy]) for method in by_copy[0]}
-        found.append(
-            _measured(model, over, session, batch, target, units, attention, shuffles, copies[0], values)
-        )
+        every = {
+            method: np.stack([one[method][row] for one in (by_attention, *by_copy)])
+            for method in by_attention
+        }
+        found.append(_measured(model, over, session, batch, target, units, every, copies[0], values))
     return found
 
 
@@ -446,10 +434,10 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
     target: int,
     units: tuple[IntArray, ...],
     attention: Mapping[str, FloatArray],
-    shuffles: Mapping[str, FloatArray],
     copy: Forecaster,
     values: Values | None,
 ) -> ForecastMeasures:
+    """Measure one forecast; ``attention`` is that of the model, and of its shuffled copies, by method."""
     config, firm = model.config, int(batch.firms_N[target])
     rng = np.random.default_rng((config.seed, session, firm))
     backgrounds = model.backgrounds(batch, int(rng.integers(2**32)))
@@ -461,12 +449,13 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
         return unit_game(over, module, batch, target, units, backgrounds.get(removal))
 
     def shapley(module: Forecaster = model.module) -> FloatArray:
-        play, seed = game(config.shap_removal, module), int(rng.integers(2**32))
+        play, seed = game("mask", module), int(rng.integers(2**32))
         random_game = fixed(lambda keep_MP: play(keep_MP)[:, None])
         found = sample(random_game, len(units), Precision(config.permutations), seed=seed)
         return found.values().values_PO[:, 0]
 
-    by_shuffled = {method: by_unit(value_SX) for method, value_SX in shuffles.items()}
+    by_method = {method: by_unit(value_SX) for method, value_SX in attention.items()}
+    by_shuffled = {method: value_SP[1:] for method, value_SP in by_method.items()}
     once_P = again_P = random_P = None
     if values is None:
         once_P, again_P = shapley(), shapley()
@@ -480,12 +469,12 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
     sizes = {
         SHAP: np.abs(shap_P),
         "integrated_gradients": np.abs(by_unit(slope_X)),
-        **{method: by_unit(value_X) for method, value_X in attention.items()},
+        **{method: value_SP[0] for method, value_SP in by_method.items()},
     }
     orders = [order_of(settled(value_P[None])[0], rng) for value_P in sizes.values()]
     orders += [rng.permutation(len(units)) for _ in range(config.random_orders)]
     of_orders: dict[tuple[str, UnitRemoval], Curves] = {}
-    for removal in config.removals:
+    for removal in REMOVALS:
         every = curves(game(removal), orders, steps_of(len(units), config.steps))
         of_orders |= {(method, removal): one for method, one in zip(sizes, every, strict=False)}
         of_orders[RANDOM, removal] = mean_of(every[len(sizes) :])

@@ -15,7 +15,7 @@ import torch
 from features.arrays import FloatArray, IntArray
 from models.batch import PanelTensors
 from models.explain import attention
-from models.explain.design import evenly_spaced
+from models.explain.design import columns_of, evenly_spaced
 from models.explain.faithful import verdict as verdicts
 from models.explain.faithful.forecasts import (
     MIN_UNITS,
@@ -27,8 +27,7 @@ from models.explain.faithful.forecasts import (
     intervene,
     measure,
 )
-from models.explain.faithful.statistics import columns_of
-from models.explain.network.weights import attention_network, sum_dates
+from models.explain.network import attention_network, sum_dates
 from models.explain.peers import PeerAttribution, PeerGameConfig, explain_peers
 from models.forecaster import Forecaster
 
@@ -111,7 +110,11 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         if k == 0 and effort.measures.shuffled_shap:
             copy, session = model.shuffles(found.session)[0], np.array([found.session])
             random_NN = explain_peers(copy, data, session, own_orders, drawn=part.drawn)[0].phi_NN
-        firms = _followers(found, effort.firms, seed)
+        known_NN = np.isfinite(found.phi_NN)  # in a large universe only some followers are measured
+        np.fill_diagonal(known_NN, val=False)
+        measured = found.firms_N[known_NN.sum(axis=1) >= MIN_UNITS]
+        drawn = np.random.default_rng((seed, found.session)).permutation(measured)
+        firms = np.sort(drawn[: effort.firms])
         peers += measure(model, "peers", found.session, firms, (found.phi_NN, random_NN))
     overs: dict[Over, bool] = {
         "days": any(date.days_NW is not None for date in dates),
@@ -126,15 +129,6 @@ def measure_part(part: FittedPart, network: Sequence[PeerAttribution], effort: E
         firms=_firm_matrix(part, network[-1]) if network and part.place == 0 else None,
         shared=explain_peers(module, data, shared, own_orders, drawn=part.drawn) if module.uses_peers else (),
     )
-
-
-def _followers(found: PeerAttribution, count: int, seed: int) -> IntArray:
-    """Draw firms whose peers have values: in a large universe only some followers are measured."""
-    known_NN = np.isfinite(found.phi_NN)
-    np.fill_diagonal(known_NN, val=False)
-    measured = found.firms_N[known_NN.sum(axis=1) >= MIN_UNITS]
-    rng = np.random.default_rng((seed, found.session))
-    return np.sort(rng.permutation(measured)[:count])
 
 
 def _firm_matrix(part: FittedPart, found: PeerAttribution) -> FirmMatrix:
@@ -262,14 +256,27 @@ class Faithfulness:
         return [[part for part in self.parts if part.fold == fold] for fold in folds]
 
     def _day_stability(self, methods: Sequence[str]) -> Iterator[verdicts.Correlation]:
-        by_fold = [[part.measured["days"] for part in same] for same in self._by_fold()]
+        # by session and firm: the same forecasts of several models, and those of consecutive sessions
+        by_fold = [
+            [{(one.session, one.firm): one for one in part.measured["days"]} for part in same]
+            for same in self._by_fold()
+        ]
         pairs = {
-            "model seeds": [pair for same in by_fold for pair in verdicts.pairs_of_models(same)],
+            "model seeds": [
+                (a[key], b[key])
+                for same in by_fold
+                for a, b in combinations(same, 2)
+                for key in sorted(a.keys() & b.keys())
+            ],
             "neighbouring days": [
-                pair for part in self.parts for pair in verdicts.pairs_of_neighbours(part.measured["days"])
+                (one, days[t + 1, n])
+                for same in by_fold
+                for days in same
+                for (t, n), one in days.items()
+                if (t + 1, n) in days
             ],
         }
-        of_folds = [[one for days in same for one in days] for same in by_fold]
+        of_folds = [[one for days in same for one in days.values()] for same in by_fold]
         for method in methods:
             for kind, own in pairs.items():
                 both = ((a.session, a.importance.get(method), b.importance.get(method)) for a, b in own)

@@ -22,23 +22,22 @@ from typing import Any, Literal
 import numpy as np
 
 from features.arrays import FloatArray, IntArray
-from models.explain.faithful.forecasts import (
-    CHANGED,
-    RANDOM,
-    REMOVALS,
-    SHAP,
-    Curves,
-    ForecastMeasures,
-    Intervened,
-    Over,
-)
-from models.explain.faithful.statistics import (
+from models.explain.design import (
     UNKNOWN,
     FigureOverDates,
     corrected_over_dates,
     mean_over_dates,
     rank_correlation,
     ratio_over_dates,
+)
+from models.explain.faithful.forecasts import (
+    CHANGED,
+    RANDOM,
+    SHAP,
+    Curves,
+    ForecastMeasures,
+    Intervened,
+    Over,
 )
 from models.explain.peers import PeerAttribution
 
@@ -165,21 +164,6 @@ def randomisation(measured: Sequence[ForecastMeasures], method: str, seed: int =
     return mean_correlation(both, seed)
 
 
-PairsOfForecasts = list[tuple[ForecastMeasures, ForecastMeasures]]
-
-
-def pairs_of_models(parts: Sequence[Sequence[ForecastMeasures]]) -> PairsOfForecasts:
-    """Pair the same forecasts of several models, for the stability over model seeds."""
-    by_key = [{(one.session, one.firm): one for one in part} for part in parts]
-    return [(a[key], b[key]) for a, b in combinations(by_key, 2) for key in sorted(a.keys() & b.keys())]
-
-
-def pairs_of_neighbours(measured: Sequence[ForecastMeasures]) -> PairsOfForecasts:
-    """Pair the forecasts of a firm on two consecutive sessions, for the stability over time."""
-    by_key = {(one.session, one.firm): one for one in measured}
-    return [(one, by_key[t + 1, n]) for (t, n), one in by_key.items() if (t + 1, n) in by_key]
-
-
 PEER_METHODS = ("shap", "attention")  # importances of peers of which whole matrices are known
 
 
@@ -267,9 +251,7 @@ class Inference:
 
 
 def at_inference(parts: Sequence[Intervened], seed: int = 0) -> dict[str, Inference]:
-    """Summarise the interventions on all folds and seeds, by the weights; empty without any."""
-    if not parts:
-        return {}
+    """Summarise the interventions on all folds and seeds, at least one, by the weights."""
     session_E = np.concatenate([part.session_D for part in parts])
     ic = {name: np.concatenate([part.ic[name] for part in parts]) for name in parts[0].ic}
     moved = {name: np.concatenate([part.moved[name] for part in parts]) for name in parts[0].moved}
@@ -434,15 +416,13 @@ def judge(
     over: Over,
     measured: Sequence[ForecastMeasures],
     inference: Mapping[str, Inference],
-    agreement: Agreement | None = None,
+    agreement: Agreement,
     seed: int = 0,
 ) -> Verdict:
     """Judge attention by the forecasts that were measured; without any, every criterion is open.
 
-    ``inference`` is what replacing the weights does (`summary.at_inference`). Without an agreement of
-    attention with ``|SHAP|``, that of the measured forecasts over days is taken.
+    ``inference`` is what replacing the weights does (:func:`at_inference`).
     """
-    agreement = day_agreement(measured, seed) if agreement is None else agreement
     moved = inference["permuted"].moved
     assert moved is not None, "forecasts under permuted weights are compared with those as trained"
     reference = _criterion("reference", agreement.reliability)
@@ -465,8 +445,6 @@ def _removal(found: Sequence[MethodMeasure]) -> Criterion:
     every = [_criterion("removal", one.share) for one in own]
     worst = min(every, key=lambda one: one.estimate.value)
     ends = np.min([(one.to_pass, one.to_fail) for one in every], axis=0)
-    if {one.removal for one in own} != REMOVALS.keys():
-        ends = np.full(2, np.nan)
     return replace(worst, to_pass=float(ends[0]), to_fail=float(ends[1]))
 
 

@@ -11,7 +11,7 @@ from attribution_data import enumerated, small_market, small_modules
 
 from features.arrays import BoolArray, FloatArray
 from models.batch import Batch, PanelTensors
-from models.explain.coalitions import ROUNDING, over_sessions, whole_players, without_inputs
+from models.explain.groups import ROUNDING, over_sessions, whole_players, without_inputs
 from models.explain.removal import REMOVALS, Removal, donors
 from models.explain.shapley import every_coalition, exact
 

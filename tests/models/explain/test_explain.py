@@ -16,7 +16,7 @@ from torch import Tensor
 from models.attention.encoder import EncoderConfig
 from models.batch import Ablation, AttentionMaps, Batch, PanelTensors
 from models.explain.groups import GroupGameConfig, explain_groups
-from models.explain.network.weights import attention_network, edge_auc, sum_dates
+from models.explain.network import attention_network, edge_auc, sum_dates
 from models.explain.peers import PeerGame, PeerGameConfig, explain_peers
 from models.explain.players import PlayerConfig, day_blocks, find_players
 from models.explain.removal import donors, draw_donors, group_game
@@ -312,8 +312,6 @@ def test_peers_of_a_linear_model_are_known() -> None:
     np.testing.assert_array_equal(explained.phi_NN[:, 3], 0.0)
     np.testing.assert_allclose(explained.base_N, x_N, rtol=1e-6)
     assert explained.error_NN.max() < 1e-6
-    names = explained.explanation(tuple("abcdefg")).feature_names
-    assert names == ["a", "b", "d", "e", "f", "g"]
 
 
 def test_the_network_recovers_the_leaders_and_has_no_edges_of_absent_firms() -> None:

@@ -9,7 +9,8 @@ import pytest
 from attribution_data import enumerated
 from scipy import stats
 
-from models.explain.shapley import Precision, fixed, permutation_coalitions, relative_precision, sample
+from models.explain.groups import GroupGameConfig
+from models.explain.shapley import Precision, fixed, permutation_coalitions, sample
 
 Play = Callable[[np.ndarray], np.ndarray]
 
@@ -165,9 +166,10 @@ def test_a_precision_out_of_reach_is_said() -> None:
 
 def test_precision_relative_to_the_forecasts() -> None:
     forecasts = np.array([1.0, 2.0, 3.0])
-    assert relative_precision(0.1, forecasts).standard_error == pytest.approx(0.1 * forecasts.std())
+    config = GroupGameConfig(share=0.1)
+    assert config.sampling(forecasts).standard_error == pytest.approx(0.1 * forecasts.std())
     with pytest.raises(ValueError, match="all equal"):
-        relative_precision(0.1, np.ones(3))
+        config.sampling(np.ones(3))
 
 
 def test_one_player_and_invalid_arguments() -> None:

@@ -13,14 +13,14 @@ from attribution_data import small_market, small_modules
 from scipy.stats import spearmanr
 
 from models.batch import Batch, PanelTensors
-from models.explain.groups import MIN_FIRMS, GroupGameConfig, explain_skill
+from models.explain.groups import MIN_FIRMS, REPLACEMENTS, GroupGameConfig, explain_skill
 from models.explain.players import PlayerConfig
 from models.explain.removal import draw_donors
 
 COEFFICIENT_F = np.array([1.5, -0.7, 0.0, 0.3])
 FAMILIES = {"one": (0,), "two": (1,), "unused": (2,), "four": (3,)}
 SESSIONS = np.array([12, 14, 15])
-REPLACEMENTS = 3
+ONCE = GroupGameConfig(permutations=1)
 
 
 def linear(batch: Batch) -> np.ndarray:
@@ -58,7 +58,7 @@ def brute_force(data: PanelTensors, session: int) -> np.ndarray:
 def test_values_of_an_additive_model_equal_brute_force() -> None:
     data = small_market()
     config = GroupGameConfig(permutations=3000)
-    found = explain_skill(linear, data, SESSIONS, FAMILIES, config, replacements=REPLACEMENTS)
+    found = explain_skill(linear, data, SESSIONS, FAMILIES, config)
     np.testing.assert_array_equal(found.sessions_D, SESSIONS)
     for values_P, session in zip(found.values_DP, SESSIONS, strict=True):
         np.testing.assert_allclose(values_P, brute_force(data, int(session)), atol=0.01)
@@ -83,7 +83,7 @@ def test_few_permutations_estimate_the_values_and_add_up() -> None:
 
 def test_forecasts_of_the_complete_model_are_scored() -> None:
     data = small_market()
-    found = explain_skill(linear, data, SESSIONS, FAMILIES)
+    found = explain_skill(linear, data, SESSIONS, FAMILIES, ONCE)
     for skill, session in zip(found.skill_D, SESSIONS, strict=True):
         batch = data.batch(torch.tensor([int(session)]))
         y_N = batch.y_BN[0].double().numpy()
@@ -95,7 +95,7 @@ def test_dates_without_targets_are_left_out() -> None:
     target_TN = small_market().target_TN.clone()
     target_TN[int(SESSIONS[0]), MIN_FIRMS - 1 :] = torch.nan
     data = replace(small_market(), target_TN=target_TN)
-    found = explain_skill(linear, data, SESSIONS, FAMILIES)
+    found = explain_skill(linear, data, SESSIONS, FAMILIES, ONCE)
     np.testing.assert_array_equal(found.sessions_D, SESSIONS[1:])
     with pytest.raises(ValueError, match="sessions is empty"):
-        explain_skill(linear, data, SESSIONS[:0], FAMILIES)
+        explain_skill(linear, data, SESSIONS[:0], FAMILIES, ONCE)

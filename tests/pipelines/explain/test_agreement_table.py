@@ -9,20 +9,20 @@ import numpy as np
 import polars as pl
 import pytest
 
-from models.explain.faithful.statistics import FigureOverDates, columns_of
+from models.explain.design import FigureOverDates, columns_of
 from models.explain.faithful.study import Faithfulness
 from models.explain.faithful.verdict import Correlation
 from pipelines.dataset.build import Dataset
-from pipelines.explain import tables
+from pipelines.explain import attribution
 
 
 def agreement(monkeypatch: pytest.MonkeyPatch, found: Correlation) -> pl.DataFrame:
     made = SimpleNamespace(
         rows=lambda: {"agreement": [columns_of(found)]}, attention_rows=lambda volatility_T: {}, parts=()
     )
-    monkeypatch.setattr(tables, "market_return", lambda panel: np.zeros((30, 1)))
+    monkeypatch.setattr(attribution, "market_return", lambda panel: np.zeros((30, 1)))
     dataset = cast("Dataset", SimpleNamespace(panel=None))
-    return tables._about_attention(cast("Faithfulness", made), dataset)["agreement"]
+    return attribution._about_attention(cast("Faithfulness", made), dataset)["agreement"]
 
 
 def test_a_model_without_a_null_has_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,11 +31,11 @@ from pipelines.dataset.folds import plan_folds
 from pipelines.errors import ConfigError, DataError
 from pipelines.execution.protocol import Hear, Report, Ticket, Work, attempt
 from pipelines.explain import games
+from pipelines.explain.attribution import explanation_tables, period_table
 from pipelines.explain.fitted import families_of
 from pipelines.explain.games import ModelExplanation, explain_models
 from pipelines.explain.question import find_place
 from pipelines.explain.shown import unit_of, unit_of_run
-from pipelines.explain.tables import explanation_tables, period_table
 from pipelines.progress import Progress
 from pipelines.run.fetch import ingest_config
 from pipelines.run.open import load_run_data

@@ -16,7 +16,7 @@ from command import Call, command
 import peerglass
 from features.arrays import FloatArray
 from models.batch import PanelTensors
-from models.explain.coalitions import over_sessions, whole_players, without_inputs
+from models.explain.groups import over_sessions, whole_players, without_inputs
 from models.fitting.config import FitConfig
 from models.fitting.fit import fit
 from models.registry import MODELS

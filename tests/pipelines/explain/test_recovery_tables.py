@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset.build import Dataset
+from pipelines.explain.attribution import recovery_table
 from pipelines.explain.games import ModelExplanation
 from pipelines.explain.shown import START
-from pipelines.explain.tables import recovery_table
 
 DATES = [dt.date(2020, 1, 1) + dt.timedelta(days=day) for day in range(3)]
 FIRMS = np.arange(4)

@@ -13,8 +13,8 @@ import pytest
 
 from features.panel.panel import Panel, to_panel
 from pipelines.dataset.build import Dataset
+from pipelines.explain.attribution import planted_edges
 from pipelines.explain.fitted import families_of
-from pipelines.explain.tables import planted_edges
 from pipelines.results.evaluate import ensemble, forecasts_to_arrays, seed_dispersion
 from pipelines.results.forecast_tables import ensemble_table
 

@@ -367,7 +367,7 @@ def test_values_add_up_to_the_ensembles_forecast_and_are_those_of_the_members(do
         intercept += slope * own.base_E.mean()
     assert (np.abs(total_EP - wide.values_EP) <= 6 * np.sqrt(error_EP) + 1e-6 * spread).all()
     assert intercept == pytest.approx(wide.base_E.mean(), abs=0.2 * spread)
-    skill = explain_skill(fitted, data, fold.test[:6], families)
+    skill = explain_skill(fitted, data, fold.test[:6], families, GroupGameConfig(permutations=1))
     np.testing.assert_allclose(skill.base_D + skill.values_DP.sum(axis=1), skill.skill_D, atol=1e-9)
 
 

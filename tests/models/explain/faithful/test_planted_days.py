@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
+import torch
 from scipy.stats import spearmanr
 from small_panels import options_of
 
+from features.arrays import BoolArray, FloatArray
 from models.batch import PanelTensors
-from models.explain.faithful.forecasts import FaithfulConfig, MeasuredModel, measure
+from models.explain.faithful.forecasts import UnitGame, drawn, equal_blocks, unit_game
+from models.explain.removal import donors
+from models.explain.shapley import Precision, fixed, sample
 from models.fitting.config import FitConfig
 from models.fitting.fit import NeuralFitted, fit
 
@@ -34,6 +40,10 @@ def planted_panel() -> PanelTensors:
     )
 
 
+def column_of(play: UnitGame, keep_MP: BoolArray) -> FloatArray:
+    return play(keep_MP)[:, None]
+
+
 @pytest.mark.slow(2)
 def test_the_days_that_were_planted_are_found() -> None:
     data = planted_panel()
@@ -51,10 +61,15 @@ def test_the_days_that_were_planted_are_found() -> None:
     )
     assert isinstance(fitted, NeuralFitted)
     assert max(record.valid_rank_ic for record in fitted.history) > 0.6, "the model has learned the days"
-    settings = FaithfulConfig(permutations=2, shuffled_shap=False, background=6, shap_removal="date")
-    model = MeasuredModel(fitted.module, data, train, settings)
-    measured = [one for t in range(232, 258, 5) for one in measure(model, "days", t, np.arange(6))]
-    mean_P = np.mean([one.importance["shap"] for one in measured], axis=0)  # newest day first
+    sizes = []
+    for t in range(232, 258, 5):
+        batch = data.batch(torch.tensor([t]))
+        background = drawn(donors("date", batch, None, seed=t), batch, 6)
+        for firm in range(6):
+            play = unit_game("days", fitted.module, batch, firm, equal_blocks(WINDOW, WINDOW), background)
+            found = sample(fixed(partial(column_of, play)), WINDOW, Precision(4), seed=t).values()
+            sizes.append(np.abs(found.values_PO[:, 0]))
+    mean_P = np.mean(sizes, axis=0)  # newest day first
     assert len(mean_P) == WINDOW
     assert spearmanr(mean_P, PLANTED_W[::-1]).statistic >= 0.8
     np.testing.assert_allclose(mean_P / mean_P.sum(), PLANTED_W[::-1] / PLANTED_W.sum(), atol=0.08)

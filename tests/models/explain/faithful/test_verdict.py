@@ -17,6 +17,7 @@ from weighted_toys import (
     verdict_on_peers,
 )
 
+from models.explain.design import FigureOverDates
 from models.explain.faithful.forecasts import (
     RANDOM,
     REMOVALS,
@@ -27,12 +28,12 @@ from models.explain.faithful.forecasts import (
     intervene,
     measure,
 )
-from models.explain.faithful.statistics import FigureOverDates
 from models.explain.faithful.verdict import (
     Agreement,
     Inference,
     Verdict,
     at_inference,
+    day_agreement,
     judge,
     mean_correlation,
     measure_methods,
@@ -113,13 +114,15 @@ def test_few_dates_and_open_criteria_are_inconclusive() -> None:
     measured = [one for session in TEST[:3] for one in measure(subject, "days", int(session), np.arange(4))]
     both = ((one.session, one.importance["attention"], one.importance["shap"]) for one in measured)
     assert mean_correlation(both).value > 0.5
-    verdict = judge("days", measured, at_inference([intervene(model, data, TEST[:3], "days", seed=0)]))
+    inference = at_inference([intervene(model, data, TEST[:3], "days", seed=0)])
+    verdict = judge("days", measured, inference, day_agreement(measured))
     assert verdict.answer == "inconclusive"
     assert {one.outcome for one in verdict.criteria} == {"open"}
     assert verdict.sentence.startswith(
         "attention over days usable as an explanation: inconclusive (open: agr"
     )
-    nothing = judge("days", [], at_inference([intervene(model, data, TEST, "days", seed=0)]))
+    inference = at_inference([intervene(model, data, TEST, "days", seed=0)])
+    nothing = judge("days", [], inference, Agreement())
     unknown = dict.fromkeys(("agreement", "removal", "learned", "reference"), "open")
     assert outcomes(nothing) == {**unknown, "use": "pass"}
     assert nothing.answer == "inconclusive"
@@ -209,9 +212,7 @@ def test_the_interval_of_shuffled_parameters_contains_the_variance_between_shuff
     covered = 0
     for seed in range(40):
         model = WeightedDays(DAYS_W).eval()
-        config = FaithfulConfig(
-            removals=(), permutations=1, background=1, random_orders=0, shuffled_shap=False, seed=seed
-        )
+        config = FaithfulConfig(permutations=1, background=1, random_orders=0, shuffled_shap=False, seed=seed)
         subject = MeasuredModel(model, data, TRAIN, config)
         measured = [one for session in TEST for one in measure(subject, "days", int(session), firms)]
         learned = randomisation(measured, "attention", seed)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.explain.network.measures import (
+from models.explain.network import (
+    PeerWeights,
     firm_measures,
     homophily,
     rank_correlation,
@@ -15,7 +16,6 @@ from models.explain.network.measures import (
     return_correlations,
     same_group,
 )
-from models.explain.network.weights import PeerWeights
 
 RNG = np.random.default_rng(0)
 OTHERS = ~np.eye(20, dtype=bool)

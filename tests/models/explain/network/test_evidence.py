@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from models.explain.network.measures import adjusted_returns, lead_lag
+from models.explain.network import adjusted_returns, lead_lag
 
 RNG = np.random.default_rng(0)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from models.explain.network.weights import Matrices, edge_recovery
+from models.explain.network import Matrices, edge_recovery
 
 N = 12
 FIRMS = np.arange(N)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.explain.network.weights import edge_auc, mean_network, random_auc
+from models.explain.network import edge_auc, mean_network, random_auc
 
 NAN = float("nan")
 

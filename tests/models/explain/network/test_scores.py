@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.explain.network.weights import NetworkSums, normal_scores, shuffled_sources
+from models.explain.network import NetworkSums, normal_scores, shuffled_sources
 
 NAN = float("nan")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from models.explain.network.weights import (
+from models.explain.network import (
     EdgeTests,
     NetworkSums,
     PeerWeights,
