@@ -206,8 +206,8 @@ def _beginnings(data: Delivery, first: dict[str, IntArray]) -> Iterator[Finding]
         known = data.rows("fundamentals").group_by("ticker").agg(pl.col("known_at").min())
         day = dict(known.iter_rows())
         days_N = np.array([day.get(data.panel.tickers_N[n]) for n in data.columns], dtype="datetime64[D]")
-        dates_T = data.panel.dates_T.astype("datetime64[D]")
-        first = {**first, "statements": np.searchsorted(dates_T, days_N)}  # without any, the last one
+        starts_N = np.searchsorted(data.panel.dates_T, days_N)  # without any statement, the last one
+        first = {**first, "statements": starts_N}
     for what, first_N in first.items():
         start_N = np.where(first_N > listed_N + _LATE, first_N, sessions)
         yield from _begins_with_success(data, start_N, what)
@@ -279,11 +279,12 @@ class _Span:
         count = "the next session" if self.sessions == 1 else f"the next {self.sessions} sessions"
         return f"{count} from the close of t+{self.start}" if self.start else count
 
-    def ahead(self, x_TN: FloatArray) -> FloatArray:
-        """Row t holds row t + ``start``; NaN beyond the end."""
-        out_TN = np.full(x_TN.shape, np.nan)
-        out_TN[: len(x_TN) - self.start] = x_TN[self.start :]
-        return out_TN
+
+def _ahead(x_TN: FloatArray, sessions: int) -> FloatArray:
+    """Row t holds row t + ``sessions``; NaN beyond the end."""
+    out_TN = np.full(x_TN.shape, np.nan)
+    out_TN[: max(len(x_TN) - sessions, 0)] = x_TN[sessions:]
+    return out_TN
 
 
 def choice_of_rows(
@@ -306,7 +307,9 @@ def choice_of_rows(
     dates_T = np.asarray((present_TN & inside_TN).any(axis=1))
     if not dates_T.any():
         return Finding(name, "skipped", "There is no row.")
-    inside_TN = inside_TN & ~_filling(present_TN & inside_TN, inside_TN)
+    first_N, listed_N = (present_TN & inside_TN).argmax(axis=0), inside_TN.argmax(axis=0)
+    short_N = (present_TN & inside_TN).any(axis=0) & (first_N - listed_N <= _YEAR)
+    inside_TN = inside_TN & ~((np.arange(len(present_TN))[:, None] < first_N) & short_N)
     first, last = np.flatnonzero(dates_T)[[0, -1]]
     between_T = np.asarray(inside_TN.any(axis=1))
     between_T[:first], between_T[last + 1 :] = False, False
@@ -326,13 +329,6 @@ def choice_of_rows(
     return replace(worst, sentence=words) if worst.verdict == "pass" else worst
 
 
-def _filling(present_TN: BoolArray, inside_TN: BoolArray) -> BoolArray:
-    """Cells before a firm's first row, if it is within a year of the firm's first cell."""
-    first_N, listed_N = present_TN.argmax(axis=0), inside_TN.argmax(axis=0)
-    short_N = present_TN.any(axis=0) & (first_N - listed_N <= _YEAR)
-    return np.asarray((np.arange(len(present_TN))[:, None] < first_N) & short_N)
-
-
 def _choices(
     present_TN: BoolArray, inside_TN: BoolArray, return_TN: FloatArray, horizon: int, rows: str
 ) -> Iterator[tuple[float, Finding]]:
@@ -340,7 +336,10 @@ def _choices(
     if inside_TN.shape[1] > _FIRMS and min(present_TN.sum(), (inside_TN & ~present_TN).sum()) > _MANY:
         some = np.random.default_rng(0).choice(inside_TN.shape[1], _FIRMS, replace=False)
         present_TN, inside_TN, return_TN = present_TN[:, some], inside_TN[:, some], return_TN[:, some]
-    own = standardise(return_TN) if return_TN.shape[1] > 1 else _over_time(return_TN)
+    own = standardise(return_TN)
+    if return_TN.shape[1] == 1:  # in units of its mean absolute deviation over time
+        across = standardise(return_TN.T)
+        own = Standardised(across.value_DN.T, across.known_DN.T)
     inside_TN = inside_TN & (np.abs(own.value_DN) < _UNUSUAL)
     missing = float((inside_TN & ~present_TN).sum()) / max(float(inside_TN.sum()), 1.0)
     rarer = missing <= 0.5
@@ -354,17 +353,11 @@ def _choices(
         yield from _by_size(chosen_TN, inside_TN, return_TN, span, f"The {words}")
 
 
-def _over_time(return_T1: FloatArray) -> Standardised:
-    """A single series in units of its mean absolute deviation over time."""
-    across = standardise(return_T1.T)
-    return Standardised(across.value_DN.T, across.known_DN.T)
-
-
 def _by_return(
     chosen_TN: BoolArray, inside_TN: BoolArray, own: Standardised, span: _Span, words: str
 ) -> Iterator[tuple[float, Finding]]:
     later = cumulated(own, span.sessions)
-    value_TN = span.ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64))
+    value_TN = _ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64), span.start)
     known_TN = inside_TN & np.isfinite(value_TN)
     t_M, n_M = np.nonzero(chosen_TN & known_TN)
     if len(t_M) < _FEWEST or len(t_M) == known_TN.sum():
@@ -399,12 +392,9 @@ def _by_size(
     with np.errstate(invalid="ignore"):
         total_TN = np.nancumsum(return_TN, axis=0)
     sessions = span.sessions
-    move_TN = np.full(return_TN.shape, np.nan)
-    move_TN[: max(len(return_TN) - sessions, 0)] = np.abs(total_TN[sessions:] - total_TN[:-sessions])
-    move_TN = span.ahead(move_TN)
+    move_TN = _ahead(np.abs(_ahead(total_TN, sessions) - total_TN), span.start)
     usual_TN = rolling_mean(np.abs(return_TN), _USUAL, _FEWEST_USUAL)
-    far_TN = np.full(move_TN.shape, np.nan)
-    far_TN[: max(len(move_TN) - sessions - _FAR, 0)] = move_TN[sessions + _FAR :]
+    far_TN = _ahead(move_TN, sessions + _FAR)
     for unit_TN in (np.ones_like(usual_TN), usual_TN):
         with np.errstate(divide="ignore", invalid="ignore"):
             (near, error), (far, _) = (
@@ -473,8 +463,9 @@ def clustered(value_M: FloatArray, t_M: IntArray, overlap: int, least: float) ->
 def backfill(data: Delivery) -> Result:
     """Look for series that start with, or fill a gap with, a value that becomes known only later."""
     prices = data.rows("prices")
+    with_volume = prices if prices["volume"].null_count() < prices.height else prices.clear()
     found = [_backfilled_input(data, name, prices) for name in data.inputs]
-    found += [_constant_starts(prices), _before_listing(data, prices), _filled_gaps(prices)]
+    found += [_constant_starts(with_volume), _before_listing(data, prices), _filled_gaps(with_volume)]
     return conclude(
         found, "No price or input starts with, or fills a gap with, a value that becomes known only later."
     )
@@ -489,10 +480,9 @@ def _filled(subject: str, count: int, of: int, *, failed: bool, words: str) -> F
 
 def _starts(frame: pl.DataFrame, least: int) -> pl.DataFrame:
     """Firms whose first value is held for at least so many rows, longer than any later one, and is not 0."""
-    starts = (pl.col("value") != pl.col("value").shift(1)).fill_null(value=True).over("ticker")
     runs = (
         frame.sort("ticker", "date")
-        .with_columns(run=starts.cast(pl.Int64).cum_sum().over("ticker"))
+        .with_columns(run=pl.col("value").rle_id().over("ticker"))
         .group_by("ticker", "run", maintain_order=True)
         .agg(
             pl.col("value").first(),
@@ -503,7 +493,7 @@ def _starts(frame: pl.DataFrame, least: int) -> pl.DataFrame:
     )
     first = runs.group_by("ticker", maintain_order=True).agg(
         pl.col("length", "value", "since", "until").first(),
-        longest_later=pl.col("length").filter(pl.col("run") > 1).max(),
+        longest_later=pl.col("length").filter(pl.col("run") > 0).max(),
         runs=pl.len(),
     )
     longer = pl.col("length") > pl.col("longest_later")
@@ -536,10 +526,9 @@ def _constant_starts(prices: pl.DataFrame) -> Finding:
     A firm that is suspended when the file begins has the price of an earlier trade, and resumes at another
     one.
     """
-    known = prices if prices["volume"].null_count() < prices.height else prices.clear()
     still = pl.col("close").sort_by("date").head(CONSTANT_ROWS).n_unique() == 1
-    firms = known.group_by("ticker").agg(still=still)
-    candidates = known.join(firms.filter("still"), on="ticker", how="semi")
+    firms = prices.group_by("ticker").agg(still=still)
+    candidates = prices.join(firms.filter("still"), on="ticker", how="semi")
     starts = _starts(candidates.select("ticker", "date", value="close"), CONSTANT_ROWS)
     inside, volume = pl.col("date") < pl.col("until"), pl.col("volume").fill_null(0.0)
     filled = (volume.filter(inside) == 0).all() & (volume.filter(~inside) > 0).all()
@@ -577,10 +566,9 @@ def _before_listing(data: Delivery, prices: pl.DataFrame) -> Finding:
 
 def _filled_gaps(prices: pl.DataFrame) -> Finding:
     """Prices on sessions without volume: carried forward from the last trade, or back from the next."""
-    known = prices if prices["volume"].null_count() < prices.height else prices.clear()
     traded = pl.col("volume").fill_null(0.0) > 0
-    halted = known.filter(~traded).select("ticker").unique()
-    ordered = known.join(halted, on="ticker", how="semi").sort("ticker", "date")
+    halted = prices.filter(~traded).select("ticker").unique()
+    ordered = prices.join(halted, on="ticker", how="semi").sort("ticker", "date")
     last = pl.when("traded").then("close").forward_fill().over("ticker")
     following = pl.when("traded").then("close").backward_fill().over("ticker")
     untraded = (

@@ -5,7 +5,7 @@ Shape suffixes: T sessions, N firms.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, cast
 
@@ -42,7 +42,7 @@ class Delivery:
 
     def day(self, t: int) -> dt.date:
         """Date of a session."""
-        return cast("dt.date", self.panel.dates_T[t].astype("datetime64[D]").item())
+        return cast("dt.date", self.panel.dates_T[t].item())
 
     def rows(self, table: str) -> pl.DataFrame:
         """Rows of a table of the firms whose data are looked at."""
@@ -64,13 +64,13 @@ class Delivery:
     ) -> Result:
         """Ask a question of every input, by its name ``input NAME`` and the values of all firms; conclude.
 
-        ``passed`` is the sentence if nothing was found (`conclude`). With ``strongest``, the finding with the
-        largest value speaks for all; else the first one.
+        The subject of a finding is the input's name, and ``passed`` is the sentence if nothing was found
+        (`conclude`). With ``strongest``, the finding with the largest value speaks for all; else the first.
         """
         if not self.inputs:
             return skipped("The config has no inputs.")
         named = ((f"input {name}", self.input(name)) for name in self.inputs)
-        found = [one for name, x_TN in named for one in question(name, x_TN)]
+        found = [replace(one, subject=name) for name, x_TN in named for one in question(name, x_TN)]
         if strongest:
             found.sort(key=lambda one: -abs(one.value or 0.0))
         return conclude(found, passed)
@@ -104,14 +104,12 @@ class Delivery:
     @property
     def spells(self) -> list[tuple[str, int, int]]:
         """Ticker, first session and end of each spell on the list of members."""
-        dates_T = self.panel.dates_T.astype("datetime64[D]")
         rows = self.tables["membership"].filter(pl.col("universe") == self.membership)
-        found = []
-        for ticker, start, end in rows.select("ticker", "from_date", "to_date").iter_rows():
-            since = int(np.searchsorted(dates_T, np.datetime64(start, "D")))
-            until = len(dates_T) if end is None else int(np.searchsorted(dates_T, np.datetime64(end, "D")))
-            found.append((ticker, since, until))
-        return found
+        starts, ends = (  # NaT, an open end, is after all dates
+            np.searchsorted(self.panel.dates_T, rows[name].to_numpy()).tolist()
+            for name in ("from_date", "to_date")
+        )
+        return list(zip(rows["ticker"], starts, ends, strict=True))
 
     @cached_property
     def place(self) -> dict[str, int]:

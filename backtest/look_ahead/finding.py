@@ -4,7 +4,7 @@ The guard on signal files, the audit and the nights ask the same questions; each
 check is a group of questions, and `conclude` makes its `Result`.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
@@ -78,10 +78,7 @@ _SUMMARY: Final = {
 }
 
 
-Row = Mapping[str, Any]
-
-
-def answer(verdict: Verdict, sentence: str, rows: Iterable[Row] | pl.DataFrame = ()) -> Result:
+def answer(verdict: Verdict, sentence: str, rows: Iterable[Mapping[str, Any]] | pl.DataFrame = ()) -> Result:
     """Return a result whose check is named later (by the registry), with a table or rows of evidence."""
     if not isinstance(rows, pl.DataFrame):
         rows = pl.DataFrame(list(rows), infer_schema_length=None)
@@ -91,14 +88,6 @@ def answer(verdict: Verdict, sentence: str, rows: Iterable[Row] | pl.DataFrame =
 def skipped(sentence: str) -> Result:
     """Return the result of a check that examined nothing, for a reason."""
     return answer("skipped", sentence)
-
-
-def compared(rows: Sequence[Row], failed: Callable[[Row], str], passed: str) -> Result:
-    """Return the result of a check that repeats a computation on changed data.
-
-    ``rows`` are what came out otherwise, which must be nothing; ``failed`` makes the sentence from the first.
-    """
-    return answer("fail", failed(rows[0]), rows) if rows else answer("pass", passed)
 
 
 def conclude(findings: Iterable[Finding], passed: str, rows: pl.DataFrame | None = None) -> Result:

@@ -14,8 +14,9 @@ Shape suffixes: T sessions, N firms, K regressors, V thresholds.
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import polars as pl
@@ -61,37 +62,26 @@ _INNER: Final = (0.05, 0.95)
 _POOLED: Final = 100_000
 
 
-class _Mark(NamedTuple):
-    """One exact mark of a fit."""
-
-    kind: str
-    words: str
-    value: float
-    limit: float
-
-
 def fits(data: Delivery) -> Result:
     """Look for exact moments, quantiles and orthogonality over the whole sample and over calendar years."""
 
-    def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
+    def question(name: str, x_TN: FloatArray) -> list[Finding]:
         x_TN = x_TN[:, data.columns]
         known_TN = np.isfinite(x_TN)
         if is_common(x_TN) or (known_TN.sum(axis=0) >= _FEWEST_OF_YEAR).sum() < _FEWEST_FIRMS:
             few = f"fewer than {_FEWEST_FIRMS} firms have {_FEWEST_OF_YEAR} values of their own"
-            yield Finding("fit", "skipped", few, subject=name)
-            return
+            return [Finding("fit", "skipped", few)]
         marks = chain(
             _centred(x_TN, known_TN, data), _same_quantiles(x_TN, known_TN), _residuals(x_TN, known_TN, data)
         )
         mark = next(marks, None)
         if mark is None:
-            yield Finding("fit", "pass", subject=name)
-            return
+            return [Finding("fit", "pass")]
         sentence = (
-            f"{name[0].upper()}{name[1:]} {mark.words}. It was fitted on that span, so early values know "
-            "late ones: fit it on the past of each date."
+            f"{name[0].upper()}{name[1:]} {mark.sentence}. It was fitted on that span, so early values "
+            "know late ones: fit it on the past of each date."
         )
-        yield Finding(mark.kind, "fail", sentence, mark.value, mark.limit, name)
+        return [replace(mark, sentence=sentence)]
 
     return data.ask(
         question,
@@ -110,7 +100,7 @@ def _spans(data: Delivery) -> Iterator[tuple[str, slice, int]]:
             yield f"the year {year}", slice(int(at[0]), int(at[-1]) + 1), _FEWEST_OF_YEAR
 
 
-def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[_Mark]:
+def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[Finding]:
     for span, sessions, fewest in _spans(data):
         known, count_N = known_TN[sessions], known_TN[sessions].sum(axis=0)
         value = np.where(known, x_TN[sessions], 0.0)
@@ -124,31 +114,26 @@ def _centred(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[
         distinct = [len(np.unique(value[known[:, n], n])) for n in np.flatnonzero(exact_N)[:_SAMPLE]]
         if float(np.median(distinct)) >= _DISTINCT:
             words = f"has a mean of exactly 0 for most firms over {span}"
-            yield _Mark("centred", words, float(exact_N.sum() / enough_N.sum()), _MOST)
+            yield Finding("centred", "fail", words, float(exact_N.sum() / enough_N.sum()), _MOST)
             return
 
 
-def _same_quantiles(x_TN: FloatArray, known_TN: BoolArray) -> Iterator[_Mark]:
+def _same_quantiles(x_TN: FloatArray, known_TN: BoolArray) -> Iterator[Finding]:
     """Quantiles of every firm's whole sample: as many rows below each threshold for all firms."""
     columns = np.flatnonzero(known_TN.sum(axis=0) >= _FEWEST)
     if len(columns) < _FEWEST_FIRMS:
         return
     pooled = x_TN[:, columns][known_TN[:, columns]]
     threshold_V = np.unique(np.quantile(pooled[:: max(len(pooled) // _POOLED, 1)], _SHARES))
-    whole: list[tuple[FloatArray, int]] = []
-    half: list[tuple[FloatArray, int]] = []
-    for n in columns:
-        value = x_TN[known_TN[:, n], n]
-        for shares, part in ((whole, value), (half, value[: len(value) // 2])):
-            below_V = np.searchsorted(np.sort(part), threshold_V, side="right")
-            shares.append((below_V / len(part), len(part)))
-    off, off_in_half = _rows_off(whole), _rows_off(half)
+    values = [x_TN[known_TN[:, n], n] for n in columns]
+    halves = [value[: len(value) // 2] for value in values]
+    off, off_in_half = _rows_off(values, threshold_V), _rows_off(halves, threshold_V)
     if off <= EXACT_ROWS and off_in_half >= HALF_ROWS and not _counts(x_TN, known_TN):
         words = (
             f"has the same distribution for every firm over the whole sample, to {off:.1f} rows, "
             "although not in the first half of it"
         )
-        yield _Mark("quantiles", words, off, EXACT_ROWS)
+        yield Finding("quantiles", "fail", words, off, EXACT_ROWS)
 
 
 def _counts(x_TN: FloatArray, known_TN: BoolArray) -> bool:
@@ -173,19 +158,20 @@ def _counts(x_TN: FloatArray, known_TN: BoolArray) -> bool:
     return float((np.abs(np.array(lengths) - middle) <= 0.2 * middle).mean()) >= _REGULAR
 
 
-def _rows_off(shares: list[tuple[FloatArray, int]]) -> float:
+def _rows_off(values: list[FloatArray], threshold_V: FloatArray) -> float:
     """Median over the firms of the largest deviation of a share from the median firm's, in rows."""
-    share_NV = np.stack([share_V for share_V, _ in shares])
+    count_N = np.array([len(value) for value in values])
+    below_NV = np.stack([np.searchsorted(np.sort(value), threshold_V, side="right") for value in values])
+    share_NV = below_NV / count_N[:, None]
     middle_V = np.median(share_NV, axis=0)
     inner_V = (middle_V > _INNER[0]) & (middle_V < _INNER[1])
     if not inner_V.any():
         return np.inf
-    count_N = np.array([count for _, count in shares])
     off_N = np.abs(share_NV - middle_V)[:, inner_V].max(axis=1) * count_N
     return float(np.median(off_N))
 
 
-def _residuals(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[_Mark]:
+def _residuals(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterator[Finding]:
     """Residuals of a regression on few common series, with constant loadings over the sample or a year."""
     explained = _explained(data)
     for span, sessions, fewest in _spans(data):
@@ -196,7 +182,7 @@ def _residuals(x_TN: FloatArray, known_TN: BoolArray, data: Delivery) -> Iterato
                     f"is {what} less common series with constant loadings, and exactly orthogonal to one of "
                     f"them over {span} for {share:.0%} of the firms"
                 )
-                yield _Mark(what, words, share, ORTHOGONAL)
+                yield Finding(what, "fail", words, share, ORTHOGONAL)
                 return
 
 
@@ -332,7 +318,8 @@ def whole_sample_scale(name: str, frame: pl.DataFrame) -> Finding:
 
     ``name`` is what the sentence calls the column; the frame has date, ticker and value.
     """
-    if _is_common(frame):
+    of_dates = frame.group_by("date").agg(values=pl.col("value").n_unique())["values"]
+    if frame.is_empty() or (of_dates <= 1).sum() >= _COMMON * len(of_dates):  # however it was scaled
         return Finding("scale", "skipped", "it has one value for all firms of a date", subject=name)
     firms = _by_firm(frame)
     if firms.height < 3:
@@ -350,12 +337,6 @@ def whole_sample_scale(name: str, frame: pl.DataFrame) -> Finding:
         "scaled with data from the end of the sample."
     )
     return Finding(kind, "fail", sentence, share, subject=name)
-
-
-def _is_common(frame: pl.DataFrame) -> bool:
-    """Whether a column is one number for all firms of a date: they have the same extremes, however scaled."""
-    values = frame.group_by("date").agg(values=pl.col("value").n_unique())
-    return bool(values.select((pl.col("values") <= 1).mean()).item() >= _COMMON) if frame.height else True
 
 
 def _is_ranked(frame: pl.DataFrame) -> bool:

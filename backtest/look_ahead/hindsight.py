@@ -3,7 +3,6 @@
 Shape suffixes: T sessions, N firms, D dates.
 """
 
-import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import polars as pl
+from scipy.special import pdtr
 
 from backtest.look_ahead.coverage import clustered
 from backtest.look_ahead.delivery import Delivery
@@ -132,27 +132,22 @@ def horizons(data: Delivery, *, prices: bool = True) -> Result:
 def _level(name: str, limit: float, value_TN: FloatArray, data: Delivery) -> dict[str, Any]:
     """Facts of the horizon with the largest IC among those that exceed the limit, else of all."""
     index_TN, inside_TN = data.panel.total_return_index_TN, data.panel.traded_TN
-    found = [
-        {"horizon": horizon, **facts._asdict()}
-        for horizon in HORIZONS
-        if (facts := span_ics(value_TN, index_TN, inside_TN, horizon)) is not None
-    ]
-    for one in found:
-        one["failed"] = abs(one["ic"]) >= limit and abs(one["t"]) >= LEVEL_DEVIATIONS
-    unknown: dict[str, Any] = {"horizon": None, "ic": None, "t": None, "spans": None, "failed": False}
-    worst: dict[str, Any] = max(found, key=lambda one: (one["failed"], abs(one["ic"])), default=unknown)
+    worst: dict[str, Any] = {"horizon": None, "ic": None, "t": None, "spans": None, "failed": False}
+    for horizon in HORIZONS:
+        facts = span_ics(value_TN, index_TN, inside_TN, horizon)
+        if facts is not None:
+            failed = abs(facts.ic) >= limit and abs(facts.t) >= LEVEL_DEVIATIONS
+            if worst["ic"] is None or (failed, abs(facts.ic)) > (worst["failed"], abs(worst["ic"])):
+                worst = {"horizon": horizon, **facts._asdict(), "failed": failed}
     values_N = [len(np.unique(column[np.isfinite(column)])) for column in value_TN.T]
-    own = name.startswith("input")
-    static = own and float(np.median(values_N)) <= STATIC
-    alone = span_ics(value_TN, index_TN, inside_TN, STATIC_HORIZON) if static else None
-    then = None
-    if worst["failed"] and not static and not name.startswith("membership"):
+    alone = then = None
+    if name.startswith("input") and float(np.median(values_N)) <= STATIC:
+        alone = span_ics(value_TN, index_TN, inside_TN, STATIC_HORIZON)
+    elif worst["failed"] and not name.startswith("membership"):
         then = span_ics(value_TN, index_TN, inside_TN, -worst["horizon"])
     slow = then is not None and then.ic * worst["ic"] > 0 and abs(then.ic) >= SLOW * abs(worst["ic"])
-    return {
-        **{"column": name, "limit": limit, **worst, "slow": slow},
-        "static_t": None if alone is None else alone.t,
-    }
+    static_t = None if alone is None else alone.t
+    return {"column": name, "limit": limit, **worst, "slow": slow, "static_t": static_t}
 
 
 def _of_level(row: dict[str, Any]) -> Finding:
@@ -323,23 +318,22 @@ def membership(data: Delivery) -> Result:
     name = data.membership
     if name is None:
         return skipped("The config uses no membership table.")
-    panel, dates_T, spells = data.panel, data.panel.dates_T, data.spells
-    priced_TN = np.isfinite(panel.close_TN)
-    first_N, last_N = priced_TN.argmax(axis=0), len(dates_T) - 1 - priced_TN[::-1].argmax(axis=0)
-    left_N = last_N < len(dates_T) - EARLY_SESSIONS
+    spells, sessions = data.spells, data.panel.n_sessions
+    priced_TN = np.isfinite(data.panel.close_TN)
+    first_N, last_N = priced_TN.argmax(axis=0), sessions - 1 - priced_TN[::-1].argmax(axis=0)
+    left_N = last_N < sessions - EARLY_SESSIONS
     own = [(ticker, since) for ticker, since, until in spells if ticker in data.place and since < until]
-    member_N = np.isin(panel.tickers_N, [ticker for ticker, _ in own])
+    member_N = np.isin(data.panel.tickers_N, [ticker for ticker, _ in own])
     early = {ticker for ticker, since in own if first_N[data.place[ticker]] - since > EARLY_SESSIONS}
-    exits = sum(0 < until < len(dates_T) for _, _, until in spells)
-    changes = exits + sum(0 < since < len(dates_T) for _, since, _ in spells)
+    exits = sum(0 < until < sessions for _, _, until in spells)
+    changes = exits + sum(0 < since < sessions for _, since, _ in spells)
     years, members = _years(data), int(member_N.sum())
     expected, leavers, stayers = TURNOVER * members * years, int(left_N.sum()), int((~left_N).sum())
     chance = float((1.0 - member_N[~left_N].mean()) ** leavers) if stayers and leavers else 1.0
     stayed = int(member_N[~left_N].sum())
     moved = {"changes": changes, "exits": exits, "expected_changes": expected}
-    listed = {"leavers": leavers, "stayers": stayers, "stayers_members": stayed}
-    early_count = {"members_before_first_price": len(early)}
-    evidence = [{"members": members, "years": years, **moved, **early_count, **listed}]
+    listed = {"members_before_first_price": len(early), "leavers": leavers, "stayers": stayers}
+    evidence = [{"members": members, "years": years, **moved, **listed, "stayers_members": stayed}]
     reasons = []
     if len(early) > max(EARLY_FIRMS, EARLY_SHARE * members):
         reasons.append(
@@ -464,10 +458,7 @@ def survivorship(data: Delivery) -> Result:
     years = _years(data)
     expected = LEAVE_PER_YEAR * firms * years
     finding = f"{leavers or 'none'} of {firms:,} firms stop trading in {years:.1f} years"
-    chance = sum(
-        math.exp(k * math.log(max(expected, 1e-9)) - expected - math.lgamma(k + 1))
-        for k in range(leavers + 1)
-    )
+    chance = float(pdtr(leavers, expected))
     sentence = (
         f"Survivorship bias: {finding}, but about {expected:.0f} are expected (a chance of {chance:.1g}). "
         "The universe was probably selected with hindsight, so returns are biased upwards."

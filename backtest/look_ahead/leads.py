@@ -129,7 +129,7 @@ class _Alarm:
                 f"{self.correlation:+.2f} with {link}. It is probably dated {sessions} too early, or its "
                 "window reaches ahead: compare its dates there with when each value was published."
             )
-        return Finding(link, self.verdict, sentence, self.correlation, subject=name)
+        return Finding(link, self.verdict, sentence, self.correlation)
 
 
 def check(data: Delivery) -> Result:
@@ -140,8 +140,8 @@ def check(data: Delivery) -> Result:
     def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
         x_TN = x_TN[:, data.columns]
         common, reason = news.is_common(x_TN), ""
-        if _spacing(x_TN) > 1 and not common:
-            alarms, reason = _on_own_dates(data, x_TN)
+        if (spacing := _spacing(x_TN)) > 1 and not common:
+            alarms, reason = _on_own_dates(data, x_TN, round(spacing))
             held_TN = carry(x_TN)
             alarms += _for_periods(held_TN, news.news_of_input(held_TN), later)
         else:
@@ -155,7 +155,7 @@ def check(data: Delivery) -> Result:
             yield known
         yield from (alarm.of(name) for alarm in alarms)
         if not alarms:
-            yield Finding("news", "skipped" if reason else "pass", reason, subject=name)
+            yield Finding("news", "skipped" if reason else "pass", reason)
 
     return data.ask(
         question,
@@ -171,11 +171,10 @@ def _spacing(x_TN: FloatArray) -> float:
     return float(np.median(np.diff(dates))) if len(dates) > 1 else 1.0
 
 
-def _on_own_dates(data: Delivery, x_TN: FloatArray) -> tuple[list[_Alarm], str]:
+def _on_own_dates(data: Delivery, x_TN: FloatArray, spacing: int) -> tuple[list[_Alarm], str]:
     """Look for an IC with returns after an input's dates that no honest signal reaches; or say why not."""
     if not len(sample_dates(x_TN)):
         return [], f"no date has {MIN_FIRMS} firms"
-    spacing = round(_spacing(x_TN))
     profiles = make_profiles(x_TN, standardise(data.return_TN))
     found = too_high(profiles, data.panel.dates_T, min(spacing, LAGS[-1]))
     if found.verdict == "skipped" or found.value is None:
@@ -272,7 +271,7 @@ def _exact_countdown(data: Delivery, name: str, x_TN: FloatArray) -> Finding | N
     if (some != np.rint(some))[np.isfinite(some)].any():
         return None
     now_TN, step_TN = x_TN[:-1], np.diff(x_TN, axis=0)
-    days_T1 = np.diff(data.panel.dates_T.astype("datetime64[D]").astype(np.float64))[:, None]
+    days_T1 = np.diff(data.panel.dates_T.astype(np.float64))[:, None]
     for unit, tick_T1 in (("sessions", np.ones_like(days_T1)), ("days", days_T1)):
         reached_TN = (step_TN > 0) & (now_TN <= tick_T1)
         events = int(reached_TN.sum())
@@ -293,7 +292,7 @@ def _exact_countdown(data: Delivery, name: str, x_TN: FloatArray) -> Finding | N
                 f"session after the event before, and the times between them vary by {spread:.0%}. Deliver a "
                 "date from the day on which it was announced, or the estimates of each day."
             )
-            return Finding("countdown", "fail", sentence, spread, LENGTHS, name)
+            return Finding("countdown", "fail", sentence, spread, LENGTHS)
     return None
 
 
@@ -488,7 +487,7 @@ def _clear(ic_T: FloatArray, z_T: FloatArray) -> FloatArray:
 
 def _kinds(data: Delivery) -> dict[str, BoolArray]:
     """Sessions of each weekday, calendar month and year."""
-    dates_T = data.panel.dates_T.astype("datetime64[D]")
+    dates_T = data.panel.dates_T
     weekday_T = (dates_T.astype(np.int64) + 3) % 7
     month_T = dates_T.astype("datetime64[M]").astype(np.int64) % 12
     year_T = dates_T.astype("datetime64[Y]").astype(np.int64) + 1970
@@ -499,7 +498,11 @@ def _kinds(data: Delivery) -> dict[str, BoolArray]:
 
 def _for_sizes(what: str, k: int, sums_N5: FloatArray, data: Delivery) -> Iterator[_Alarm]:
     """Quintiles of firms by their mean dollar volume, or by price without volumes."""
-    size_N = _sizes(data)
+    panel, chosen = data.panel, data.columns
+    size_TN = panel.raw_close_TN[:, chosen]
+    if panel.volume_TN is not None:
+        size_TN = size_TN * panel.volume_TN[:, chosen]
+    size_N = news.mean_of_firms(size_TN.T)[:, 0]
     known = np.flatnonzero(np.isfinite(size_N))
     if len(known) < _SIZES * _FEWEST_PER_SIZE:
         return
@@ -510,11 +513,3 @@ def _for_sizes(what: str, k: int, sums_N5: FloatArray, data: Delivery) -> Iterat
         z = abs(c) * math.sqrt(min(pairs, x**2 / max(fourth, 1e-300)))
         if abs(c) >= KIND[what] and z >= DEVIATIONS:
             yield _Alarm("fail", what, k, c, f"over the firms of size quintile {rank + 1} of {_SIZES}")
-
-
-def _sizes(data: Delivery) -> FloatArray:
-    panel, chosen = data.panel, data.columns
-    size_TN = panel.raw_close_TN[:, chosen]
-    if panel.volume_TN is not None:
-        size_TN = size_TN * panel.volume_TN[:, chosen]
-    return news.mean_of_firms(size_TN.T)[:, 0]

@@ -60,7 +60,7 @@ def check(data: Delivery, *, prices: bool = True) -> Result:
     Without ``prices``, inputs alone are looked at.
     """
     rows = _recorded(data) if prices else []
-    dated = [*_misdated(rows), *(_paid(data) if prices else [])]
+    dated = [*_misdated(rows), *(_paid(data) if prices else ())]
     found = [*dated, *_adjusted_volume(rows)]
     for name in data.inputs:
         found += _of_input(f"input {name}", data.input(name), data.panel)
@@ -74,11 +74,11 @@ def check(data: Delivery, *, prices: bool = True) -> Result:
 
 def _recorded(data: Delivery) -> list[dict[str, Any]]:
     """Recorded splits with known prices: sessions to the price's step, and the log step of the volume."""
-    panel, dates_T = data.panel, data.panel.dates_T.astype("datetime64[D]")
+    panel = data.panel
     recorded = data.tables["prices"].filter(pl.col("split_ratio").log().abs() >= CLEAR).sort("date", "ticker")
     rows: list[dict[str, Any]] = []
     for date, ticker, ratio in recorded.select("date", "ticker", "split_ratio").iter_rows():
-        at, n = int(np.searchsorted(dates_T, np.datetime64(date, "D"))), data.place[ticker]
+        at, n = int(np.searchsorted(panel.dates_T, np.datetime64(date))), data.place[ticker]
         known, after = _step(panel.raw_close_TN[:, n], at, float(np.log(ratio)))
         if known:
             step = None if panel.volume_TN is None else _volume_step(panel.volume_TN[:, n], at)
@@ -148,11 +148,10 @@ def _paid(data: Delivery) -> Iterator[Finding]:
         .select("date", "ticker", paid=paid, size=small + (pl.col("dividend") / pl.col("close")).log1p())
         .filter((pl.col("size") > 0.0) & (pl.col("size") < CLEAR))
     )
-    dates_T, days = data.panel.dates_T.astype("datetime64[D]"), rows["date"].to_numpy()
-    t_M = np.searchsorted(dates_T, days.astype("datetime64[D]"))
+    t_M = np.searchsorted(data.panel.dates_T, rows["date"].to_numpy())
     n_M = np.array([data.place[ticker] for ticker in rows["ticker"]], dtype=np.int64)
     size_M, paid_M = np.expm1(rows["size"].to_numpy()), rows["paid"].to_numpy()
-    known_M = (t_M >= _BESIDE) & (t_M < len(dates_T) - _BESIDE)
+    known_M = (t_M >= _BESIDE) & (t_M < data.panel.n_sessions - _BESIDE)
     known_M &= np.isfinite(data.residual_TN[t_M, n_M])
     for what, own_M in (("dividends", known_M & paid_M), ("small splits", known_M & ~paid_M)):
         if own_M.sum() >= _FEWEST_PAID:

@@ -4,7 +4,7 @@ import datetime as dt
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -38,11 +38,7 @@ from pipelines.terminal import say
 _FILES: Final = ("prices", "securities", "fundamentals", "membership", "inputs")
 Depth = Literal["quick", "full"]
 _FILE = "audit.json"
-_DEGREES: Final = {
-    ("fail", "proof"): "Proof. ",
-    ("fail", "evidence"): "Evidence. ",
-    ("warn", "evidence"): "Evidence. ",
-}
+_DEGREES: Final = {"proof": "Proof. ", "evidence": "Evidence. "}
 RESULT_SCHEMA: Final = {
     "check": pl.String,
     "verdict": pl.String,
@@ -89,8 +85,7 @@ def describe(audit: Audit) -> str:
     """Format an audit for a terminal: one line per check with verdict and sentence, then the counts."""
     width = max((len(result.check) for result in audit.results), default=0)
     lines = [
-        f"{r.verdict:<8}{r.check:<{width + 2}}{_DEGREES.get((r.verdict, r.degree), '')}{r.sentence}"
-        for r in audit.results
+        f"{r.verdict:<8}{r.check:<{width + 2}}{_DEGREES.get(r.degree, '')}{r.sentence}" for r in audit.results
     ]
     return "\n".join([*lines, f"audit: {summary_line(audit.table)}"])
 
@@ -161,9 +156,8 @@ def has_passed(run: RecordedRun) -> bool:
 
 def raise_on_failure(audit: Audit, run: RecordedRun) -> None:
     """Raise an AuditError with the names of the failed checks, if there are any."""
-    failures = audit.failures
-    if failures:
-        names = ", ".join(result.check for result in failures)
+    if audit.failures:
+        names = ", ".join(result.check for result in audit.failures)
         raise AuditError(
             f"The audit of {run.run_id} failed in {names} ({summary_line(audit.table)}); the evidence is in "
             f"{run.folder / _FILE}. Correct the data or the feature, or remove it from the config."
@@ -224,8 +218,8 @@ def audit_before_training(
         return
     audit = run_checks(make_subject(run, dataset, lake, "quick", fitted=False), progress)
     save_audit(audit, run)
-    poor = [result for result in audit.results if result.verdict in ("fail", "warn")]
-    lines = [f"  {result.verdict}: {result.check}: {result.sentence}" for result in poor]
+    poor = (one for one in audit.results if one.verdict in ("fail", "warn"))
+    lines = [f"  {one.verdict}: {one.check}: {one.sentence}" for one in poor]
     echo("\n".join([f"audit: {summary_line(audit.table)}", *lines]))
     if settings.on_failure == "stop" and audit.failures:
         _track(run, failed=True)
@@ -287,14 +281,6 @@ def _delivered(config: Config) -> dict[str, pl.DataFrame]:
     source = make_source(config)
     if isinstance(source, LiveSource):
         raise ConfigError(f"The source of {config.name} is live and cannot deliver an earlier state again.")
-    tables: Mapping[str, pl.DataFrame] = source.fetch().tables
-    now = pl.lit(dt.datetime.now(dt.UTC)).dt.cast_time_unit("us")
-    stamped = {
-        name: frame.with_columns(source=pl.lit(config.source.kind), ingested_at=now)
-        if name == "prices"
-        else frame
-        for name, frame in tables.items()
-    }
-    return {
-        name: check(name, frame).valid for name, frame in stamped.items() if not name.startswith("truth_")
-    }
+    tables, now = dict(source.fetch().tables), pl.lit(dt.datetime.now(dt.UTC)).dt.cast_time_unit("us")
+    tables["prices"] = tables["prices"].with_columns(source=pl.lit(config.source.kind), ingested_at=now)
+    return {name: check(name, frame).valid for name, frame in tables.items() if not name.startswith("truth_")}

@@ -12,21 +12,18 @@ import numpy.typing as npt
 import pandas as pd
 
 from backtest.splits.folds import Fold
-from features.arrays import BoolArray, IntArray
+from features.arrays import IntArray
 from models.registry import MODELS
 from pipelines.audit.subject import Subject, small_fit_config, temporary_run
 from pipelines.config.load import registry_name
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset
 from pipelines.dataset.folds import FoldInputs
-from pipelines.dataset.memory import most_lags
 from pipelines.device import resolve_device
-from pipelines.execution.pool import open_engine
-from pipelines.execution.protocol import Tell, Work, run_jobs
 from pipelines.run.record import TaskKey
 from pipelines.train import walkforward
 from pipelines.train.task import Arrays, Outcome, Task, collect_arrays
-from pipelines.train.work import GroupItem, groups_of, run_groups, train_group, work_on_arrays
+from pipelines.train.work import groups_of, run_groups
 
 Array = npt.NDArray[Any]
 _FIELDS: Final = (
@@ -88,13 +85,6 @@ def differences_until(
     return found
 
 
-def flags(sessions: npt.NDArray[np.integer], count: int) -> BoolArray:
-    """Flag some of all sessions, [T]."""
-    flags_T = np.zeros(count, dtype=np.bool_)
-    flags_T[sessions] = True
-    return flags_T
-
-
 def common_firms(left: Dataset, right: Dataset) -> tuple[list[int], list[int]]:
     """Columns of the firms that two datasets share, in either, in the order of the second."""
     place = {ticker: n for n, ticker in enumerate(left.panel.tickers_N)}
@@ -106,9 +96,11 @@ def _arrays(
     data: Dataset, codes: dict[str, int], t: int, horizon: int, path_delay: int
 ) -> Iterator[tuple[str, Array | None, int]]:
     """Yield each array of a dataset by name, and the number of its rows that were known at t."""
+    # group codes with the numbers of the other dataset: names are enumerated over the whole sample
+    own = [codes.get(name, len(codes) + code) for code, name in enumerate(data.panel.groups_S)]
     for field in _FIELDS:
         yield f"the panel's {field.removesuffix('_TN').replace('_', ' ')}", getattr(data.panel, field), t + 1
-    yield "the panel's group", _group_codes(data, codes), t + 1
+    yield "the panel's group", np.array([*own, -1], dtype=np.int64)[data.panel.group_TN], t + 1
     for item in sorted(data.panel.statements):
         yield f"statement {item}", data.panel.statements[item], t + 1
     yield "the universe", data.universe_TN, t + 1
@@ -125,60 +117,26 @@ def _arrays(
         yield f"the target of horizon {shorter}", path_TN, closed
 
 
-def _group_codes(data: Dataset, codes: dict[str, int]) -> Array:
-    """Group codes with the numbers of another dataset: names are enumerated over the whole sample."""
-    own = [codes.get(name, len(codes) + code) for code, name in enumerate(data.panel.groups_S)]
-    return np.array([*own, -1], dtype=np.int64)[data.panel.group_TN]
-
-
 def models_to_fit(subject: Subject) -> tuple[str, ...]:
     """Select the models that are fitted: all except those without parameters."""
     names = subject.config.models
     return tuple(name for name in names if MODELS[registry_name(subject.config, name)].build.learns)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _VariantItem(GroupItem):
-    """A group, and the number of the variant of the data that it is trained on."""
-
-    variant: int = 0
-
-
-def fits(config: Config, datasets: Sequence[Dataset], fold: Fold) -> list[list[tuple[Task, Outcome]]]:
-    """Fit a reduced config's models on variants of a dataset by one engine: tasks and outcomes of each."""
-    arrays = tuple(collect_arrays(dataset, config.features.window) for dataset in datasets)
+def fits(config: Config, dataset: Dataset, fold: Fold) -> list[tuple[Task, Outcome]]:
+    """Fit a reduced config's models on a dataset: tasks and their outcomes."""
     with temporary_run(config) as run:
-        planned = [list(walkforward.plan_tasks(run, dataset, [fold])) for dataset in datasets]
-    jobs = [
-        _VariantItem(group, {}, variant=variant)
-        for variant, tasks in enumerate(planned)
-        for group in groups_of(tasks, (), config.stack_seeds)
-    ]
-    if not jobs:
-        return [[] for _ in datasets]
-    models = {task.registered for job in jobs for task in job.group}
-    own = work_on_arrays(train_group, arrays[0], jobs[0].group[0].device, models, most_lags(config))
-    work = Work(_train_variant, arrays, own.memory, own.device, own.code)
-    outcomes: dict[tuple[int, TaskKey], Outcome] = {}
-    with open_engine(config.execution, work, len(jobs)) as engine:
-        for ended in run_jobs(engine, len(jobs), jobs.__getitem__):
-            job = jobs[ended.job]
-            for task, outcome in zip(job.group, ended.result, strict=True):
-                outcomes[job.variant, task.key] = outcome
-    return [[(task, outcomes[v, task.key]) for task in tasks] for v, tasks in enumerate(planned)]
-
-
-def _train_variant(arrays: tuple[Arrays, ...], item: _VariantItem, tell: Tell) -> tuple[Outcome, ...]:
-    return train_group(arrays[item.variant], item, tell)
+        planned = list(walkforward.plan_tasks(run, dataset, [fold]))
+    return train_again(planned, collect_arrays(dataset, config.features.window), config)
 
 
 def train_again(planned: Sequence[Task], arrays: Arrays, config: Config) -> list[tuple[Task, Outcome]]:
     """Train tasks where a training would train them, and store nothing of them."""
-    trained: list[tuple[Task, Outcome]] = []
+    outcomes: dict[TaskKey, Outcome] = {}
     groups = groups_of(planned, (), config.stack_seeds)
     for group, ended in run_groups(groups, arrays, config.execution, device=resolve_device(config.device)):
-        trained.extend(zip(group, ended.result, strict=True))
-    return trained
+        outcomes |= {task.key: outcome for task, outcome in zip(group, ended.result, strict=True)}
+    return [(task, outcomes[task.key]) for task in planned]
 
 
 def few_firms(dataset: Dataset, columns_N: IntArray) -> Dataset:

@@ -7,14 +7,12 @@ from typing import Final
 
 from backtest.look_ahead import (
     bars,
-    beyond,
     coverage,
     full_sample,
     hindsight,
     leads,
-    levels,
+    prices,
     splits,
-    statements,
     vintages,
 )
 from backtest.look_ahead.delivery import Delivery
@@ -32,15 +30,15 @@ DATA_CHECKS: Final[dict[str, Callable[[Delivery], Result]]] = {  # of the delive
     "full_sample": full_sample.fits,
     "leads": leads.check,
     "horizons": hindsight.horizons,
-    "beyond_prices": beyond.check,
+    "beyond_prices": prices.beyond,
     "coverage": coverage.check,
-    "timing": levels.check,
+    "timing": prices.later_values,
     "backfill": coverage.backfill,
     "bars": bars.bars,
     "ranges": bars.ranges,
     "splits": splits.check,
     "codes": hindsight.codes,
-    "statements": statements.check,
+    "statements": vintages.statements,
     "membership": hindsight.membership,
     "survivorship": hindsight.survivorship,
 }

@@ -6,7 +6,7 @@ Shape suffixes: T sessions, N firms.
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -157,7 +157,7 @@ class Subject:
 
     def day(self, t: int) -> dt.date:
         """Date of a session."""
-        return cast("dt.date", self.dataset.panel.dates_T[t].astype("datetime64[D]").item())
+        return cast("dt.date", self.dataset.panel.dates_T[t].item())
 
     def window(
         self, first: int, last: int, tables: Mapping[str, pl.DataFrame] | None = None
@@ -203,11 +203,11 @@ class Subject:
         """Sessions just before a listing, halt, delisting, split, publication or membership change."""
         known_TN = np.isfinite(self.dataset.panel.close_TN)
         changes_T = (known_TN[1:] != known_TN[:-1]).any(axis=1)
-        dates_T = self.dataset.panel.dates_T.astype("datetime64[D]")
+        dates_T = self.dataset.panel.dates_T
         days = [self.tables["prices"].filter(pl.col("split_ratio") != 1.0)["date"]]
         named = (("fundamentals", "known_at"), ("membership", "from_date"), ("membership", "to_date"))
         days += [self.tables[name][column].drop_nulls() for name, column in named if name in self.tables]
-        dated = np.unique(pl.concat(one.rename("day") for one in days).to_numpy().astype("datetime64[D]"))
+        dated = np.unique(pl.concat(one.rename("day") for one in days).to_numpy())
         at = np.searchsorted(dates_T, dated)
         return np.union1d(np.flatnonzero(changes_T), at[(at > 0) & (at < len(dates_T))] - 1)
 
@@ -235,8 +235,3 @@ def small_fit_config(config: Config, models: tuple[str, ...], epochs: int = 1) -
     seeds = 2 if stacked or (config.execution.workers != 1 and len(models) == 1) else 1
     changes = {"models": settings, "seeds": config.seeds[:seeds], "stack_seeds": stacked, "device": "cpu"}
     return config.model_copy(update=changes)
-
-
-def shorter(fold: Fold, train: int, valid: int, test: int) -> Fold:
-    """Shorten a fold to its last training dates, last validation dates and first test dates."""
-    return replace(fold, train=fold.train[-train:], valid=fold.valid[-valid:], test=fold.test[:test])

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from backtest.inference.means import newey_west_lags, newey_west_t
-from backtest.look_ahead import cutoff, full_sample, hindsight, leads, levels, returns, splits
-from backtest.look_ahead.beyond import PastPrices, beyond_past
+from backtest.look_ahead import full_sample, hindsight, leads, prices, returns, splits
 from backtest.look_ahead.coverage import choice_of_rows, needs_next_price, only_survivors
 from backtest.look_ahead.delivery import Delivery
 from backtest.look_ahead.finding import VERDICTS, Finding, Result
@@ -233,10 +232,10 @@ def _skill_ends(placed: PlacedSignals, signal: str, market: Market, horizon: int
     """Compare the ICs of a signal near its knowledge cutoffs; nothing without one."""
     if placed.days_TN is None:
         return
-    near_TN = np.where(np.abs(placed.days_TN) <= cutoff.DAYS, _label(market, horizon), np.nan)
+    near_TN = np.where(np.abs(placed.days_TN) <= returns.CUTOFF_DAYS, _label(market, horizon), np.nan)
     before_T, after_T = (ic_by_date(x_TN[signal], near_TN) for x_TN in (placed.early, placed.signals))
     rows_T = np.flatnonzero(np.isfinite(before_T) | np.isfinite(after_T))
-    yield cutoff.skill_ends(before_T, after_T, overlap=label_overlap(rows_T, horizon))
+    yield returns.skill_ends(before_T, after_T, overlap=label_overlap(rows_T, horizon))
 
 
 def cutoff_table(table: SignalTable, placed: PlacedSignals, market: Market, horizon: int) -> pl.DataFrame:
@@ -277,7 +276,7 @@ class Guard:
         self.market, self.horizon = market, horizon
         self.return_TN = returns.session_returns(market.panel.total_return_index_TN, market.panel.traded_TN)
         self.returns = returns.standardise(self.return_TN)
-        self.prices = PastPrices(market.panel.total_return_index_TN)
+        self.past = prices.PastPrices(market.panel.total_return_index_TN)
         index_TN, close_TN = market.panel.total_return_index_TN, market.panel.raw_close_TN
         last_N = len(close_TN) - 1 - np.argmax(market.panel.traded_TN[::-1], axis=0)
         firms_N = np.arange(close_TN.shape[1])
@@ -289,7 +288,7 @@ class Guard:
         }
         splits = _rows(market.panel, np.where(market.panel.traded_TN, 1.0, np.nan))
         self.tables = {"prices": splits.rename({"value": "split_ratio"})}
-        self.values = levels.KnownValues(levels.prices_of(market.panel), restated=restated)
+        self.values = prices.KnownValues(prices.prices_of(market.panel), restated=restated)
 
     def check(self, signal_TN: FloatArray, values: pl.DataFrame | None = None) -> Iterator[Finding]:
         """Ask all questions of a signal that its values and the market answer.
@@ -303,11 +302,14 @@ class Guard:
             yield Finding("IC with later returns", "skipped", "No date of the file has 10 firms.")
             return
         found = returns.make_profiles(signal_TN, self.returns)
-        yield from returns.check_returns(found, panel.dates_T, panel.tickers_N, self.horizon)
-        yield beyond_past(signal_TN, self.prices, self.returns, self.horizon)
-        yield levels.equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
-        yield levels.equal_to_later_value(signal_TN, self.values)
-        yield levels.static_signal(signal_TN, self.return_TN)
+        yield returns.too_high(found, panel.dates_T, self.horizon)
+        yield returns.sudden_end(found)
+        yield returns.later_sizes(found)
+        yield returns.early_firms(found, panel.tickers_N)
+        yield prices.beyond_past(signal_TN, self.past, self.returns, self.horizon)
+        yield prices.equal_to_later_return(signal_TN, panel.total_return_index_TN, rows_D)
+        yield prices.equal_to_later_value(signal_TN, self.values)
+        yield prices.static_signal(signal_TN, self.return_TN)
         yield only_survivors(signal_TN, universe_TN, panel.traded_TN, rows_D)
         yield choice_of_rows(np.isfinite(signal_TN), universe_TN, self.return_TN, self.horizon)
         rows = _rows(panel, signal_TN) if values is None else values

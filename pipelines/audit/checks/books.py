@@ -185,7 +185,7 @@ class _Traded(NamedTuple):
         return f"Book {self.book.orders.name}"
 
     def day(self, t: int) -> str:
-        return str(self.market.panel.dates_T[t].astype("datetime64[D]"))
+        return str(self.market.panel.dates_T[t])
 
     def ledger(self, until: int) -> dict[tuple[int, str], tuple[float, ...]]:
         """Trades and profits up to a session of the panel, from which positions follow."""
@@ -196,11 +196,12 @@ class _Traded(NamedTuple):
             for s, n, *amounts in rows.select("session", "firm", "trade", "pnl").iter_rows()
         }
 
-    def differs(self, other: _Traded, until: int) -> tuple[str, str] | None:
-        """Day and ticker of the first trade or profit that another book does not have; None without one."""
+    def changed(self, other: _Traded, until: int, words: str) -> Iterator[str]:
+        """Say of which firm and on which day the first trade or profit up to a session is another one."""
         left, right = self.ledger(until), other.ledger(until)
-        keys = [key for key in {*left, *right} if left.get(key) != right.get(key)]
-        return (self.day(min(keys)[0]), min(keys)[1]) if keys else None
+        if keys := [key for key in {*left, *right} if left.get(key) != right.get(key)]:
+            t, firm = min(keys)
+            yield f"{self.name} {words.format(firm=firm, day=self.day(t))}"
 
 
 def _problems(subject: Subject, t: int) -> Iterator[Finding]:
@@ -222,16 +223,30 @@ def _problems(subject: Subject, t: int) -> Iterator[Finding]:
         signals[f"after {cut}"] = np.where(np.arange(len(base_TN))[:, None] > cut, other_TN, base_TN)
     true = _trade(market, signals, config)
     noisy_market = markets.build_market(replace_future(tables, day, seed=subject.seed + t), config)
-    noisy = _trade(noisy_market, {"base": _moved(base_TN, market, noisy_market)}, config)
+    own, theirs = market.panel, noisy_market.panel  # the same forecasts in other rows and columns
+    _, own_t, their_t = np.intersect1d(own.dates_T, theirs.dates_T, return_indices=True)
+    _, own_n, their_n = np.intersect1d(own.tickers_N, theirs.tickers_N, return_indices=True)
+    moved_TN = np.full(noisy_market.universe_TN.shape, np.nan)
+    moved_TN[np.ix_(their_t, their_n)] = base_TN[np.ix_(own_t, own_n)]
+    noisy = _trade(noisy_market, {"base": moved_TN}, config)
     early, later = [], []
     for (name, book, delay), traded in true.items():
         base = true["base", book, delay]
         if name.startswith("after "):
-            early.append((book, _traded_too_early(base, traded, int(name[6:]))))
+            cut = int(name[6:])
+            words = (
+                "trades before its decision: its trade of {firm} on {day} changes with forecasts made after "
+                f"{base.day(cut)}, which are due {base.due + 1} session(s) later at the earliest."
+            )
+            early.append((book, base.changed(traded, cut + base.due, words)))
         else:
             early.append((book, _against_forecasts(traded, signals[name], name)))
         if name == "base":
-            later.append((book, _knew_prices(base, noisy["base", book, delay], at)))
+            words = (
+                "knows later prices: its position in {firm} on {day} changes when all data after "
+                f"{base.day(at)} are replaced by noise."
+            )
+            later.append((book, base.changed(noisy["base", book, delay], at, words)))
             later.append((book, _not_decided(traded, config)))
             later.append((book, _profits(traded, tables, config)))
             verdict: Verdict = "pass" if len(traded.book.result.ledger) else "skipped"
@@ -244,15 +259,6 @@ def _forecasts(market: Market, rows: IntArray, rng: np.random.Generator) -> Floa
     out_TN = np.full(market.universe_TN.shape, np.nan)
     noise_TN = rng.standard_normal((len(rows), market.panel.n_firms))
     out_TN[rows] = np.where(market.universe_TN[rows], noise_TN, np.nan)
-    return out_TN
-
-
-def _moved(signal_TN: FloatArray, market: Market, other: Market) -> FloatArray:
-    """The same forecasts in the rows and columns of another market."""
-    out_TN, own, theirs = np.full(other.universe_TN.shape, np.nan), market.panel, other.panel
-    _, t, other_t = np.intersect1d(own.dates_T, theirs.dates_T, return_indices=True)
-    _, n, other_n = np.intersect1d(own.tickers_N, theirs.tickers_N, return_indices=True)
-    out_TN[np.ix_(other_t, other_n)] = signal_TN[np.ix_(t, n)]
     return out_TN
 
 
@@ -273,25 +279,6 @@ def _trade(
     )
     evaluate.evaluate(seeds, market, config, scores, sessions=rows, on_book=keep, against=False)
     return books
-
-
-def _traded_too_early(base: _Traded, changed: _Traded, cut: int) -> Iterator[str]:
-    found = base.differs(changed, cut + base.due)
-    if found is not None:
-        yield (
-            f"{base.name} trades before its decision: its trade of {found[1]} on {found[0]} changes with "
-            f"forecasts made after {base.day(cut)}, which are due {base.due + 1} session(s) later at the "
-            "earliest."
-        )
-
-
-def _knew_prices(true: _Traded, noisy: _Traded, at: int) -> Iterator[str]:
-    found = true.differs(noisy, at)
-    if found is not None:
-        yield (
-            f"{true.name} knows later prices: its position in {found[1]} on {found[0]} changes when all data "
-            f"after {true.day(at)} are replaced by noise."
-        )
 
 
 def _against_forecasts(traded: _Traded, signal_TN: FloatArray, which: str) -> Iterator[str]:

@@ -111,8 +111,8 @@ def canary(subject: Subject) -> Result:
             still = {n: _kept(narrow, own[n], panel, on_more[n]) for n in lost}
             lost = [n for n in lost if (one := still[n]) and one.sign * kept[n].sign >= 0]
         for name in lost:
-            words = f"{_title(kind, name)} {kept[name].words} when all data are replaced by noise. {_BESIDE}"
-            found[name] = Finding("canary", "fail", words)
+            words = f"{kept[name].words} when all data are replaced by noise. {_BESIDE}"
+            found[name] = Finding("canary", "fail", f"{kind.word.capitalize()} {name} {words}")
         passed = Finding("canary", "pass")
         findings += (replace(found.get(n, passed), subject=f"{kind.word} {n}") for n in usable)
     return conclude(
@@ -161,18 +161,18 @@ def _named(
     tickers_TN = _compute(kind, _renamed(panel, dates=False), [name])[name]
     by_ticker = tickers_TN is None or not _same(own_TN, tickers_TN).all()
     firms, sessions = np.flatnonzero(off_TN.any(axis=0)), np.flatnonzero(off_TN.any(axis=1))
-    first, end = (panel.dates_T[t].astype("datetime64[D]") for t in sessions[[0, -1]])
+    first, end = (panel.dates_T[t] for t in sessions[[0, -1]])
     where = f"{', '.join(panel.tickers_N[n] for n in firms[:_NAMED])}{', ...' if len(firms) > _NAMED else ''}"
-    how = "other values" if other_TN is not None else "none"
+    title, how = f"{kind.word.capitalize()} {name}", "other values" if other_TN is not None else "none"
     if by_ticker:
         words = (
-            f"{_title(kind, name)} knows firms by their names: under other tickers in the same order it has "
-            f"{how} for {len(firms)} of {panel.n_firms} firms ({where}). {_BESIDE}"
+            f"{title} knows firms by their names: under other tickers in the same order it has {how} for "
+            f"{len(firms)} of {panel.n_firms} firms ({where}). {_BESIDE}"
         )
         return Finding("tickers", "fail", words, float(len(firms)))
     words = (
-        f"{_title(kind, name)} knows dates: 28 years earlier, with the same weekdays and months, it has "
-        f"{how} on {len(sessions)} of {panel.n_sessions} sessions, from {first} to {end}."
+        f"{title} knows dates: 28 years earlier, with the same weekdays and months, it has {how} on "
+        f"{len(sessions)} of {panel.n_sessions} sessions, from {first} to {end}."
     )
     if is_common(own_TN.astype(np.float64)):
         hint = "A calendar of holidays or of announced events is honest; dates of crises in the code are not."
@@ -242,7 +242,3 @@ def _agreement(
     ranks_2M = np.stack([rank_normal(z_M[None], np.ones((1, len(z_M)), np.bool_))[0] for z_M in (x_M, y_M)])
     varied = min(float(rank_M.std()) for rank_M in ranks_2M) > 0
     return equal, float(np.corrcoef(ranks_2M)[0, 1]) if varied else 0.0, chance
-
-
-def _title(kind: FeatureKind, name: str) -> str:
-    return f"{kind.word[0].upper()}{kind.word[1:]} {name}"

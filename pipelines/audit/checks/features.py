@@ -3,20 +3,20 @@
 import calendar
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import islice, product
 from typing import Any, Final
 
 import numpy as np
 import polars as pl
 
-from backtest.look_ahead.finding import Result, Row, compared, skipped
+from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.look_ahead.noise import replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.library.sets import RELATIVE, channels_of
 from features.library.standardise import transform_characteristics
 from features.panel.derived import take_sessions
 from features.panel.panel import Panel
-from pipelines.audit.refit import Difference, differences_until, flags
+from pipelines.audit.refit import Difference, differences_until
 from pipelines.audit.subject import AFTER, FeatureKind, Subject
 from pipelines.dataset import build as datasets
 from pipelines.dataset import characteristics
@@ -57,21 +57,18 @@ def future(subject: Subject) -> Result:
             ticker = true.panel.tickers_N[one.column] if one.column >= 0 else "-"
             rows.append({"after": subject.day(t), "what": one.what, "first_on": on, "ticker": ticker})
 
-    def failed(_: Row) -> str:
+    if rows:
         named = _furthest_upstream(row["what"] for row in rows)
-        one = next(row for row in rows if row["what"] == named[0])
-        where = f", first at {one['first_on']} for {one['ticker']}" if one["first_on"] else ""
-        return (
-            f"{listed(named)} used future data: replacing all data after {one['after']} changed earlier "
-            f"values{where}."
-        )
-
-    passed = (
+        worst = next(row for row in rows if row["what"] == named[0])
+        where = f", first at {worst['first_on']} for {worst['ticker']}" if worst["first_on"] else ""
+        sentence = f"replacing all data after {worst['after']} changed earlier values{where}."
+        return answer("fail", f"{listed(named)} used future data: {sentence}", rows)
+    return answer(
+        "pass",
         f"{len(data.channel_names) + len(data.characteristic_names)} features, the universe and ended labels "
         f"are bitwise identical when all data after {', '.join(str(subject.day(t)) for t in times)} are "
-        "replaced by noise."
+        "replaced by noise.",
     )
-    return compared(rows, failed, passed)
 
 
 def dates(subject: Subject) -> Result:
@@ -96,23 +93,27 @@ def dates(subject: Subject) -> Result:
     if not found:
         return skipped(f"{FEW_FIRMS} firms are too few for a universe.")
     rows = [{"after": subject.day(t), "what": one.what} for t, diffs in found.items() for one in diffs]
-
-    def failed(_: Row) -> str:
-        hits = [t for t, diffs in found.items() if diffs]
-        named = _furthest_upstream(str(row["what"]) for row in rows)
-        first = next(row["after"] for row in rows if row["what"] == named[0])
-        kind = _common_kind(subject, hits, [t for t in found if t not in hits])
-        return (
-            f"{listed(named)} used future data on {len(hits)} of {len(found)} sessions"
-            f"{f', always on {kind}' if kind else ''}, first after {first}: replacing all later data changed "
-            "earlier values."
+    if not rows:
+        return answer(
+            "pass",
+            f"Features, the universe and ended labels of {FEW_FIRMS} firms are bitwise identical when all "
+            f"data after each of {len(found)} sessions of every kind are replaced by noise.",
         )
-
-    passed = (
-        f"Features, the universe and ended labels of {FEW_FIRMS} firms are bitwise identical when all data "
-        f"after each of {len(found)} sessions of every kind are replaced by noise."
+    hits = [t for t, diffs in found.items() if diffs]
+    others = [t for t, diffs in found.items() if not diffs]
+    named = _furthest_upstream(str(row["what"]) for row in rows)
+    first = next(row["after"] for row in rows if row["what"] == named[0])
+    shared = (  # a kind of dates that all hits are of, and no other session
+        kind
+        for kind, flags_T in kinds_of_dates(subject).items()
+        if others and flags_T[hits].all() and not flags_T[others].any()
     )
-    return compared(rows, failed, passed)
+    always = "".join(f", always on {kind}" for kind in islice(shared, 1))
+    sentence = (
+        f"{listed(named)} used future data on {len(hits)} of {len(found)} sessions{always}, first after "
+        f"{first}: replacing all later data changed earlier values."
+    )
+    return answer("fail", sentence, rows)
 
 
 def listed(names: list[str]) -> str:
@@ -141,17 +142,19 @@ def _furthest_upstream(names: Iterable[str]) -> list[str]:
 
 def kinds_of_dates(subject: Subject) -> dict[str, BoolArray]:
     """Flag the sessions of each kind: calendar, segments of folds, parts of the sample, eves of events."""
-    dates_T = subject.dataset.panel.dates_T.astype("datetime64[D]")
-    T = len(dates_T)
+    dates_T = subject.dataset.panel.dates_T
+    T, every_T = len(dates_T), np.arange(len(dates_T))
     kinds = _calendar(dates_T)
     for fold in subject.folds:
         for name, sessions in (("train", fold.train), ("validation", fold.valid), ("test", fold.test)):
             if name == "test" or fold is subject.folds[-1]:
-                kinds[f"the {name} sessions of fold {fold.index}"] = flags(sessions, T)
+                kinds[f"the {name} sessions of fold {fold.index}"] = np.isin(every_T, sessions)
     for part in range(_PARTS):
         first, last = T * part // _PARTS, T * (part + 1) // _PARTS - 1
-        kinds[f"sessions from {dates_T[first]} to {dates_T[last]}"] = flags(np.arange(first, last + 1), T)
-    kinds["eves of listings, halts, splits, statements and membership changes"] = flags(subject.eves, T)
+        kinds[f"sessions from {dates_T[first]} to {dates_T[last]}"] = (every_T >= first) & (every_T <= last)
+    kinds["eves of listings, halts, splits, statements and membership changes"] = np.isin(
+        every_T, subject.eves
+    )
     return kinds
 
 
@@ -199,14 +202,6 @@ def draw_of_every_kind(subject: Subject, count: int) -> list[int]:
     return sorted(chosen)
 
 
-def _common_kind(subject: Subject, hits: list[int], others: list[int]) -> str | None:
-    """Name the kind of dates that all hits share and no other session has; None if there is no such kind."""
-    for name, flags_T in kinds_of_dates(subject).items() if others else ():
-        if flags_T[hits].all() and not flags_T[others].any():
-            return name
-    return None
-
-
 # relative to the value or to the median size in the cross-section: forward adjustment factors that start on
 # another session round differently, and features are stored in float32
 TOLERANCE: Final = 1e-6
@@ -228,11 +223,16 @@ def warm_up(subject: Subject) -> Result:
     """
     firms = QUICK_FIRMS if subject.budget.quick else FIRMS
     subject = replace(subject, tables=subject.sample_firms(subject.tables, firms))
+    decisions = subject.decisions
+    late = decisions[decisions > subject.lookback]  # with enough history for every declared window
+    pool = late if len(late) else decisions[len(decisions) // 2 :]
+    count = min(max(subject.budget.sessions // 2, 1), len(pool))
+    times = np.sort(np.random.default_rng((subject.seed, 5)).choice(pool, count, replace=False)).tolist()
     channels, every = subject.kinds
     daily = tuple(name for name in channels.names if name not in RELATIVE)
     found = [
         row
-        for t, kind in product(_times(subject), (channels._replace(names=daily), every))
+        for t, kind in product(times, (channels._replace(names=daily), every))
         for window in sorted({kind.registry[name].window for name in kind.names})
         if t - window - 1 > 0
         for row in _moved(subject, kind, t, window)
@@ -241,29 +241,18 @@ def warm_up(subject: Subject) -> Result:
     if not found:
         return skipped("The history is too short for the window of any feature.")
 
-    def failed(one: Row) -> str:
-        name, more = one["feature"], len({row["feature"] for row in rows}) - 1
-        return (
-            f"{name[0].upper()}{name[1:]}{f' and {more} more' if more else ''} depends on sessions before "
-            f"its declared window of {one['window']}: on {one['date']} the value of {one['ticker']} is "
-            f"{one['short']:.6g} from the window and {one['long']:.6g} from a longer history."
-        )
-
-    passed = (
-        f"{len({row['feature'] for row in found})} features have the same values from their declared windows "
-        f"as from a longer history (to {TOLERANCE:g})."
+    if not rows:
+        count = len({row["feature"] for row in found})
+        same = f"the same values from their declared windows as from a longer history (to {TOLERANCE:g})"
+        return answer("pass", f"{count} features have {same}.")
+    one, more = rows[0], len({row["feature"] for row in rows}) - 1
+    name = one["feature"]
+    sentence = (
+        f"{name[0].upper()}{name[1:]}{f' and {more} more' if more else ''} depends on sessions before "
+        f"its declared window of {one['window']}: on {one['date']} the value of {one['ticker']} is "
+        f"{one['short']:.6g} from the window and {one['long']:.6g} from a longer history."
     )
-    return compared(rows, failed, passed)
-
-
-def _times(subject: Subject) -> list[int]:
-    """Sample sessions with enough history for every declared window, else sessions of the second half."""
-    decisions = subject.decisions
-    late = decisions[decisions > subject.lookback]
-    pool = late if len(late) else decisions[len(decisions) // 2 :]
-    count = min(max(subject.budget.sessions // 2, 1), len(pool))
-    drawn = np.random.default_rng((subject.seed, 5)).choice(pool, count, replace=False)
-    return sorted(int(t) for t in drawn)
+    return answer("fail", sentence, rows)
 
 
 def _moved(subject: Subject, kind: FeatureKind, t: int, window: int) -> Iterator[dict[str, Any]]:
@@ -347,17 +336,17 @@ def stored_features(subject: Subject) -> Result:
             own_DN = data.characteristics_TNF[last, :, every.index(name)]
             pairs.append((f"characteristic {name}", own_DN, again_DNF[:, :, f]))
     rows = [row for what, own_DN, again_DN in pairs for row in _differs(subject, what, own_DN, again_DN)]
-    return compared(
-        rows,
-        lambda one: (
+    if rows:
+        one = rows[0]
+        sentence = (
             f"{listed([row['what'] for row in rows])} that models read are not what the code computes from "
             f"the lake, first for {one['ticker']} on {one['first_on']}: "
             f"{one['stored']:.6g} instead of {one['computed']:.6g}.{one['cause']} Delete the feature store "
             "(feature_store.folder) and train again."
-        ),
-        f"{len(pairs)} features that models read are bitwise those that the code computes from the lake for "
-        f"the last {min(count, T)} sessions.",
-    )
+        )
+        return answer("fail", sentence, rows)
+    same = f"bitwise those that the code computes from the lake for the last {min(count, T)} sessions"
+    return answer("pass", f"{len(pairs)} features that models read are {same}.")
 
 
 def _differs(
@@ -410,18 +399,13 @@ def cross_section(subject: Subject) -> Result:
         for what in (*_other_characteristics(subject, t, transformed, raw[t]), *_other_targets(subject, t))
     ]
 
-    def failed(one: Row) -> str:
-        named = listed(list(dict.fromkeys(str(row["what"]) for row in rows)))
-        return (
-            f"{named} on {one['on']} depend on other dates: rank and scale each firm among the firms of its "
-            "own date."
-        )
-
-    passed = (
-        f"Ranks, scales and targets of {', '.join(str(subject.day(t)) for t in times)} are bitwise identical "
-        "when the raw values of all other dates are replaced."
-    )
-    return compared(rows, failed, passed)
+    if rows:
+        named = f"{listed(list(dict.fromkeys(str(row['what']) for row in rows)))} on {rows[0]['on']}"
+        cure = "rank and scale each firm among the firms of its own date"
+        return answer("fail", f"{named} depend on other dates: {cure}.", rows)
+    days = ", ".join(str(subject.day(t)) for t in times)
+    same = "are bitwise identical when the raw values of all other dates are replaced"
+    return answer("pass", f"Ranks, scales and targets of {days} {same}.")
 
 
 def _around(subject: Subject, t: int) -> IntArray:

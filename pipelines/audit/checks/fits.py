@@ -17,17 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.look_ahead.finding import Result, compared, skipped
+from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.look_ahead.noise import replace_future
 from backtest.splits.folds import Fold, FoldPlan
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
 from features.library.sets import bases_of
 from features.panel.panel import to_panel
-from models.batch import PanelTensors
-from models.fitted import Fitted
 from models.fitting.fit import NeuralFitted, restore
 from pipelines.audit import refit
-from pipelines.audit.subject import AFTER, Subject, shorter, small_fit_config
+from pipelines.audit.subject import AFTER, Subject, small_fit_config
 from pipelines.config.load import members_of, model_settings
 from pipelines.config.schema import Config
 from pipelines.dataset import build as datasets
@@ -54,7 +52,7 @@ def fit_scope(subject: Subject) -> Result:
     early stopping when all but training and validation are; training losses when validation is as well.
     """
     folds, models = subject.folds[-subject.budget.folds :], refit.models_to_fit(subject)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"fold": fold.index, "what": one.what, "scope": _TRAIN}
         for fold in folds
         for one in _inputs_of_fold(subject, fold)
@@ -64,13 +62,13 @@ def fit_scope(subject: Subject) -> Result:
     except ValueError as error:
         return skipped(f"Models could not be fitted on a small fold: {error}")
     rows += [{"fold": folds[-1].index, "what": one.what, "scope": scope} for one, scope in weights]
+    if rows:
+        one = rows[0]
+        named = f"{one['what'][0].upper()}{one['what'][1:]} of fold {one['fold']}"
+        return answer("fail", f"{named} depend on sessions outside {one['scope']}.", rows)
     stored = " and the stored ones" if subject.run is not None else ""
-    return compared(
-        rows,
-        lambda first: (
-            f"{first['what'][0].upper()}{first['what'][1:]} of fold {first['fold']} depend on sessions "
-            f"outside {first['scope']}."
-        ),
+    return answer(
+        "pass",
         f"Channel scaler and groups{stored} of {len(folds)} fold(s) are bitwise identical when all other "
         f"sessions are replaced, and so are weights and early stopping ({', '.join(models) or 'none'}).",
     )
@@ -81,7 +79,7 @@ def _inputs_of_fold(subject: Subject, fold: Fold) -> Iterator[refit.Difference]:
     # relative channels are scaled by the windows of the training sessions
     days = subject.dataset.window if (bases_of(subject.dataset.channel_names) >= 0).any() else 1
     train_T, windows_T = (
-        refit.flags(some, subject.dataset.panel.n_sessions)
+        np.isin(np.arange(subject.dataset.panel.n_sessions), some)
         for some in (fold.train, _sessions_of_windows(fold.train, days))
     )
     # scaler and groups do not read characteristics, and copies of all would take memory
@@ -102,18 +100,20 @@ def _weights_of_fold(
     if not models:
         return
     budget, config = subject.budget, subject.config
-    small = shorter(fold, budget.train, budget.valid, 2)
+    train, valid, test = fold.train[-budget.train :], fold.valid[-budget.valid :], fold.test[:2]
+    small = replace(fold, train=train, valid=valid, test=test)
     columns = refit.sample_columns(
-        subject.dataset, np.concatenate([small.train, small.valid]), budget.firms, subject.seed
+        subject.dataset, np.concatenate([train, valid]), budget.firms, subject.seed
     )
     dataset = refit.few_firms(subject.dataset, columns)
     variants = (
         dataset,
-        _noise_outside(dataset, (small.train, small.valid), config, models, subject.seed + 1),
-        _noise_outside(dataset, (small.train,), config, models, subject.seed + 2),
+        _noise_outside(dataset, (train, valid), config, models, subject.seed + 1),
+        _noise_outside(dataset, (train,), config, models, subject.seed + 2),
     )
     reduced = small_fit_config(config, models, budget.epochs)
-    for (task, left), (_, right), (_, other) in zip(*refit.fits(reduced, variants, small), strict=True):
+    every = (refit.fits(reduced, variant, small) for variant in variants)
+    for (task, left), (_, right), (_, other) in zip(*every, strict=True):
         yield from ((one, _CHOOSE) for one in refit.weights_differ(left, right, task.model))
         # validation may only end training: the losses of the epochs in both fits are compared
         losses = [np.array([record.train_loss for record in fit.history]) for fit in (left, other)]
@@ -133,7 +133,7 @@ def _noise_outside(
     span = np.arange(read.min(), read.max() + 1)
     ends = np.concatenate([span, *segments[1:]])
     kept_T, windows_T = (
-        refit.flags(some, dataset.panel.n_sessions)
+        np.isin(np.arange(dataset.panel.n_sessions), some)
         for some in (np.concatenate(segments), _sessions_of_windows(ends, window))
     )
     return replace_outside(dataset, kept_T, windows_T, seed)
@@ -196,19 +196,19 @@ def retrained(subject: Subject) -> Result:
         for task, outcome in refit.train_again(kept, collect_arrays(noisy, window), config)
         if (what := _differs_from_stored(run, task, outcome)) is not None
     ]
-    others = [name for name in config.models if not members_of(config, name)]
-    left_out = ", ".join(model for model in others if model not in chosen)
-    return compared(
-        rows,
-        lambda one: (
+    if rows:
+        one = rows[0]
+        sentence = (
             f"The stored weights of {one['model']}, fold {one['fold']}, seed {one['seed']} depend on "
             f"sessions outside its training and validation: trained again with noise there, {one['what']} "
             "differ. The test was used in training, or the checkpoint is not of these settings."
-        ),
-        f"{', '.join(chosen)}: fold {fold.index}, trained again with noise for its test, has the stored "
-        "weights to the "
-        f"bit{f'; not trained again, because it takes too long: {left_out}' if left_out else ''}.",
-    )
+        )
+        return answer("fail", sentence, rows)
+    others = [name for name in config.models if not members_of(config, name)]
+    left_out = ", ".join(model for model in others if model not in chosen)
+    also = f"; not trained again, because it takes too long: {left_out}" if left_out else ""
+    same = f"fold {fold.index}, trained again with noise for its test, has the stored weights to the bit"
+    return answer("pass", f"{', '.join(chosen)}: {same}{also}.")
 
 
 def _within_budget(run: RecordedRun, fold: Fold) -> list[str]:
@@ -284,16 +284,14 @@ def _check_refits(subject: Subject) -> Result:
         return skipped(f"Models could not be fitted on a small fold: {error}")
     if all(diffs is None for diffs in found.values()):
         return skipped(f"No small fold of {need} sessions has a test around the sessions that were drawn.")
+    rows = [{"after": subject.day(t), "what": one.what} for t, diffs in found.items() for one in diffs or ()]
+    if rows:
+        what = str(rows[0]["what"])
+        named, when = f"{what[0].upper()}{what[1:]}", f"when all data after {rows[0]['after']} were replaced"
+        return answer("fail", f"{named} changed {when}: they depend on later data.", rows)
     days = ", ".join(str(subject.day(t)) for t in times)
-    return compared(
-        [{"after": subject.day(t), "what": one.what} for t, diffs in found.items() for one in diffs or ()],
-        lambda one: (
-            f"{one['what'][0].upper()}{one['what'][1:]} changed when all data after {one['after']} were "
-            "replaced: they depend on later data."
-        ),
-        f"{', '.join(models)}: weights and forecasts are bitwise identical when refitted with noise after "
-        f"{days}.",
-    )
+    same = f"weights and forecasts are bitwise identical when refitted with noise after {days}"
+    return answer("pass", f"{', '.join(models)}: {same}.")
 
 
 def _refitted(
@@ -317,7 +315,7 @@ def _refitted(
         update={"execution": config.execution.model_copy(update={"engine": "serial"})}
     )
     diffs = []
-    pairs = zip(*refit.fits(small, (true,), fold), *refit.fits(small, (noisy,), twin_fold), strict=True)
+    pairs = zip(refit.fits(small, true, fold), refit.fits(small, noisy, twin_fold), strict=True)
     arrays, columns = collect_arrays(true, config.features.window), refit.common_firms(true, noisy)
     for (task, left), (twin, right) in pairs:
         diffs += _reads_targets(task, left, arrays)
@@ -367,16 +365,23 @@ def _check_checkpoints(subject: Subject, run: RecordedRun, stored: pl.DataFrame)
         # a live fold has no test; its checkpoints must be causal on the validation sessions as well
         scored = fold.test if len(fold.test) else fold.valid
         t = int(rng.choice(scored[: max(len(scored) - 2, 1)]))
-        rows += _dates_outside(stored, fold, subject)
+        days = pl.Series(subject.dataset.panel.dates_T[fold.test]).implode()
+        outside = stored.filter((pl.col("fold") == fold.index) & ~pl.col("date").is_in(days))
+        what = "forecasts are stored for dates outside the fold's test segment"
+        rows += (
+            {"model": model, "fold": fold.index, "seed": seed, "after": None, "what": what}
+            for model, seed in outside.select("model", "seed").unique().sort("model", "seed").iter_rows()
+        )
         rows += _fold_differs(subject, run, stored, fold, t, scored[scored <= t][-_DATES:])
     tested = any(len(fold.test) for fold in folds)
     repeat = "repeat the stored forecasts, and " if tested else "of a live fold: "
+    if rows:
+        one = rows[0]
+        which = f"{one['model']}, fold {one['fold']}, seed {one['seed']}"
+        return answer("fail", f"{which}: {one['what']}.", rows)
     checked = len(folds) * len(run.config.models) * len(run.config.seeds)
-    return compared(
-        rows,
-        lambda one: f"{one['model']}, fold {one['fold']}, seed {one['seed']}: {one['what']}.",
-        f"{checked} checkpoints {repeat}their forecasts are bitwise identical with noise after t.",
-    )
+    same = "their forecasts are bitwise identical with noise after t"
+    return answer("pass", f"{checked} checkpoints {repeat}{same}.")
 
 
 def _fold_differs(  # noqa: PLR0917 (a fold of a run)
@@ -390,8 +395,11 @@ def _fold_differs(  # noqa: PLR0917 (a fold of a run)
     for model in run.config.models:
         for seed in run.config.seeds:
             fitted, inputs = load_checkpoint(run.checkpoint(model, fold.index, seed))
-            forecast_DNK, noisy_DNK = (
-                _every_horizon(fitted, tasks.to_tensors(arrays, inputs, "cpu"), dates) for arrays in pair
+            several = fitted if isinstance(fitted, NeuralFitted) and fitted.module.n_horizons > 1 else None
+            tensors = (tasks.to_tensors(arrays, inputs, "cpu") for arrays in pair)
+            forecast_DNK, noisy_DNK = (  # the label's horizon comes last
+                several.horizons(data, dates) if several else fitted.forecast(data, dates)[..., None]
+                for data in tensors
             )
             key = {"model": model, "fold": fold.index, "seed": seed, "after": subject.day(t)}
             if _forecasts_differ(forecast_DNK, noisy_DNK, columns, ""):
@@ -407,24 +415,6 @@ def _fold_differs(  # noqa: PLR0917 (a fold of a run)
                 ):
                     which = f" of horizon {horizon}" if len(horizons) > 1 else ""
                     yield {**key, "what": f"the stored forecasts{which} differ from those of the checkpoint"}
-
-
-def _dates_outside(stored: pl.DataFrame, fold: Fold, subject: Subject) -> list[dict[str, Any]]:
-    """Find stored forecasts of a fold on dates outside its test segment."""
-    days = subject.dataset.panel.dates_T[fold.test].astype("datetime64[D]")
-    outside = stored.filter((pl.col("fold") == fold.index) & ~pl.col("date").is_in(pl.Series(days).implode()))
-    what = "forecasts are stored for dates outside the fold's test segment"
-    return [
-        {"model": model, "fold": fold.index, "seed": seed, "after": None, "what": what}
-        for model, seed in outside.select("model", "seed").unique().sort("model", "seed").iter_rows()
-    ]
-
-
-def _every_horizon(fitted: Fitted, data: PanelTensors, dates: IntArray) -> Float32Array:
-    """Forecasts [D, N, K] of all horizons of a model; the label's horizon comes last."""
-    if isinstance(fitted, NeuralFitted) and fitted.module.n_horizons > 1:
-        return fitted.horizons(data, dates)
-    return fitted.forecast(data, dates)[..., None]
 
 
 def _repeats(forecast_DN: Float32Array, stored_DN: FloatArray) -> bool:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 import polars as pl
 
-from backtest.look_ahead.finding import Finding, Result, Verdict, answer, conclude
+from backtest.look_ahead.finding import Finding, Result, answer, conclude
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.delistings import DelistingRule
 from features.panel.holding import tradable
@@ -50,7 +50,7 @@ def holder_values(
     A recorded delisting pays the last price and its return, on its first session without a price.
     """
     prices = tables["prices"]
-    session = {day: t for t, day in enumerate(panel.dates_T.astype("datetime64[D]").tolist())}
+    session = {day: t for t, day in enumerate(panel.dates_T.tolist())}
     place = {panel.tickers_N[n]: k for k, n in enumerate(columns_N)}
     value_TN = np.full((panel.n_sessions, len(columns_N)), np.nan)
     rows = prices.filter(pl.col("ticker").is_in(list(place))).sort("ticker", "date")
@@ -108,10 +108,13 @@ def _recorded_payouts(
 class _Label:
     """A label array, and the sessions that it must span."""
 
-    name: str
     delay: int
     horizon: int
     value_TN: FloatArray
+
+    @property
+    def name(self) -> str:
+        return f"the label of horizon {self.horizon} at delay {self.delay}"
 
 
 def labels(subject: Subject) -> Result:
@@ -120,12 +123,14 @@ def labels(subject: Subject) -> Result:
     They are 0 where a firm could not be bought, and its payout where it was delisted. Tasks must learn from
     these labels within the universe, in the order of the firms, and stored labels must be these.
     """
-    rule = DelistingRule(unknown_return=subject.config.label.unknown_delisting_return)
-    holder = holder_values(subject.tables, subject.dataset.panel, _sample_firms(subject, FIRMS), rule)
-    arrays = list(_labels(subject))
-    findings = [one for label in arrays for one in _wrong(subject, label, holder)]
+    data, label = subject.dataset, subject.config.label
+    rule = DelistingRule(unknown_return=label.unknown_delisting_return)
+    holder = holder_values(subject.tables, data.panel, _sample_firms(subject, FIRMS), rule)
+    arrays = [_Label(delay, label.horizon, label_TN) for delay, label_TN in data.labels.items()]
+    arrays += [_Label(label.delay, horizon, label_TN) for horizon, label_TN in data.shorter_labels.items()]
+    findings = [_compared(subject, one, holder) for one in arrays]
     findings += [*_handed_to_tasks(subject), *_stored(subject)]
-    spans = ", ".join(label.name.removeprefix("the label ") for label in arrays)
+    spans = ", ".join(one.name.removeprefix("the label ") for one in arrays)
     return conclude(
         findings,
         f"Labels {spans} are the returns of their spans, recomputed from the prices of "
@@ -144,16 +149,7 @@ def _sample_firms(subject: Subject, count: int) -> IntArray:
     return np.sort(np.concatenate([leavers, others])).astype(np.int64)
 
 
-def _labels(subject: Subject) -> Iterator[_Label]:
-    data, label = subject.dataset, subject.config.label
-    for delay, label_TN in data.labels.items():
-        name = f"the label of horizon {label.horizon} at delay {delay}"
-        yield _Label(name, delay, label.horizon, label_TN)
-    for horizon, label_TN in data.shorter_labels.items():
-        yield _Label(f"the label of horizon {horizon} at delay {label.delay}", label.delay, horizon, label_TN)
-
-
-def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Finding]:
+def _compared(subject: Subject, label: _Label, holder: HolderValues) -> Finding:
     found_TN = label.value_TN[:, holder.columns_N]
     expected_TN, known_TN, gone_TN, paid_TN = _expected(holder, label.delay, label.horizon)
     # cells whose price is no holder's: known gaps, prices without volume, and rows that earn nothing
@@ -171,11 +167,12 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
             f"{panel.tickers_N[holder.columns_N[n]]} on {subject.day(int(t))}, although it "
             "was traded and then delisted. A firm must not be dropped because its later return is missing."
         )
-        return [Finding("label", "fail", sentence, float(missing_TN.sum()), subject=label.name)]
+        return Finding("label", "fail", sentence, float(missing_TN.sum()), subject=label.name)
     if not off_TN.any():
+        if known_TN.any():
+            return Finding("label", "pass", subject=label.name)
         few = "the prices of the sampled firms tell none of its values"
-        told: tuple[Verdict, str] = ("pass", "") if known_TN.any() else ("skipped", few)
-        return [Finding("label", *told, subject=label.name)]
+        return Finding("label", "skipped", few, subject=label.name)
     t, n = np.argwhere(off_TN)[0]
     if paid_TN[off_TN].all():
         firms = np.flatnonzero(off_TN.any(axis=0))
@@ -185,7 +182,7 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
             f"{panel.tickers_N[holder.columns_N[n]]}, and the last price with the delisting return gives "
             f"{expected_TN[t, n]:+.5f}. Losses of firms that fail are left out."
         )
-        return [Finding("payout", "fail", sentence, float(off_TN.sum()), subject=label.name)]
+        return Finding("payout", "fail", sentence, float(off_TN.sum()), subject=label.name)
     first, last = label.delay, label.delay + label.horizon
     sentence = (
         f"{label.name[0].upper()}{label.name[1:]} is not the return from the close of t+{first} to that of "
@@ -194,7 +191,7 @@ def _wrong(subject: Subject, label: _Label, holder: HolderValues) -> list[Findin
         f"{expected_TN[t, n]:+.5f} ({off_TN.sum():,} of {known_TN.sum():,} labels differ)."
         f"{_likely(found_TN, off_TN, holder, label)}"
     )
-    return [Finding("label", "fail", sentence, float(off_TN.sum()), subject=label.name)]
+    return Finding("label", "fail", sentence, float(off_TN.sum()), subject=label.name)
 
 
 def _expected(

@@ -258,7 +258,7 @@ def performance(subject: Subject) -> Result:
     if subject.run is None:
         return skipped("A config has no results; audit a run.")
     findings = [*_impossible(subject, subject.run), *_guarded(subject)]
-    rare = (*high_scores(subject.run), *_far_above(subject))
+    rare = (*high_scores(subject.run), *_far_above(subject, subject.run))
     findings += [Finding("rare", "warn", words, subject=f"rare {k + 1}") for k, words in enumerate(rare)]
     return conclude(
         findings or [Finding("performance", "pass")],
@@ -344,13 +344,11 @@ def _above(model: str, ic: float, valid_ic: float, error: float) -> list[str]:
     ]
 
 
-def _far_above(subject: Subject) -> Iterator[str]:
+def _far_above(subject: Subject, run: RecordedRun) -> Iterator[str]:
     """The same from the stored forecasts, with the ICs of single seeds."""
     data, config = subject.dataset, subject.config
-    if subject.run is None:
-        return
     label_TN = np.where(data.universe_TN, data.labels[config.label.delay], np.nan)
-    valid = dict(read_scores(subject.run).group_by("model").agg(pl.col("valid_ic").mean()).iter_rows())
+    valid = dict(read_scores(run).group_by("model").agg(pl.col("valid_ic").mean()).iter_rows())
     dates = sum(len(fold.valid) for fold in subject.folds)
     for model, seeds in subject.tested.items():
         daily = np.stack([ic_by_date(forecast_TN, label_TN) for forecast_TN in seeds.values()])

@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pytest
 from numpy.lib.stride_tricks import sliding_window_view
 
-from backtest.look_ahead import beyond
-from backtest.look_ahead.beyond import PastPrices, beyond_past
+from backtest.look_ahead import prices
 from backtest.look_ahead.coverage import choice_of_rows, gaps_in_prices
+from backtest.look_ahead.prices import PastPrices, beyond_past
 from backtest.look_ahead.returns import standardise
 
 Array = npt.NDArray[np.float64]
@@ -253,5 +253,5 @@ def test_a_change_that_few_firms_have_on_few_dates_is_not_examined(lasts: int, r
     value_TN = rng.normal(size=(T, N))
     value_TN[(np.arange(T)[:, None] + rng.integers(0, 63, N)) % 63 >= lasts] = np.nan
     past = PastPrices(np.exp(np.cumsum(0.02 * rng.normal(size=(T, N)), axis=0)))
-    found = beyond._residuals(value_TN, np.arange(30, T), np.arange(N), past)
+    found = prices._residuals(value_TN, np.arange(30, T), np.arange(N), past)
     assert len(list(found)) == residuals

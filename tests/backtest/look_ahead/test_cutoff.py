@@ -7,7 +7,7 @@ import pytest
 import statsmodels.api as sm
 
 from backtest.inference.means import mean_test_lags
-from backtest.look_ahead.cutoff import FEWEST, KEPT, skill_ends
+from backtest.look_ahead.returns import FEWEST, KEPT, skill_ends
 from features.arrays import FloatArray
 
 SIDE, FIRMS, SIGNALS = 504, 100, 200  # two years on each side; the daily IC has a deviation of 0.1

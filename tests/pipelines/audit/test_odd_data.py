@@ -16,7 +16,7 @@ import pytest
 from audit_markets import as_input, make_subject
 
 from backtest.look_ahead.finding import Result
-from backtest.look_ahead.levels import equal_to_later_return
+from backtest.look_ahead.prices import equal_to_later_return
 from features.panel.panel import build_panel
 from pipelines.audit.registry import CHECKS
 from pipelines.config.load import check_config
