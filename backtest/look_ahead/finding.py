@@ -36,11 +36,8 @@ def judged_by(  # noqa: PLR0917  (a question, its answer, and what decided)
 
 
 _EVIDENCE: Final = {
-    "subject": pl.String,
-    "check": pl.String,
-    "verdict": pl.String,
-    "value": pl.Float64,
-    "limit": pl.Float64,
+    **dict.fromkeys(("subject", "check", "verdict"), pl.String),
+    **dict.fromkeys(("value", "limit"), pl.Float64),
     "sentence": pl.String,
 }
 

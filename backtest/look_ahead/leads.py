@@ -140,7 +140,9 @@ def check(data: Delivery) -> Result:
     def question(name: str, x_TN: FloatArray) -> Iterator[Finding]:
         x_TN = x_TN[:, data.columns]
         common, reason = news.is_common(x_TN), ""
-        if (spacing := _spacing(x_TN)) > 1 and not common:
+        dates = np.flatnonzero(np.isfinite(x_TN).any(axis=1))
+        spacing = float(np.median(np.diff(dates))) if len(dates) > 1 else 1.0
+        if spacing > 1 and not common:
             alarms, reason = _on_own_dates(data, x_TN, round(spacing))
             held_TN = carry(x_TN)
             alarms += _for_periods(held_TN, news.news_of_input(held_TN), later)
@@ -163,12 +165,6 @@ def check(data: Delivery) -> Result:
         "firms, single firms, single dates or parts of the sample.",
         strongest=True,
     )
-
-
-def _spacing(x_TN: FloatArray) -> float:
-    """Median number of sessions between two dates of an input; 1 with fewer than two."""
-    dates = np.flatnonzero(np.isfinite(x_TN).any(axis=1))
-    return float(np.median(np.diff(dates))) if len(dates) > 1 else 1.0
 
 
 def _on_own_dates(data: Delivery, x_TN: FloatArray, spacing: int) -> tuple[list[_Alarm], str]:

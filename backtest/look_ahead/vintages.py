@@ -10,7 +10,6 @@ of their period.
 
 import datetime as dt
 from collections.abc import Iterator, Mapping
-from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -159,49 +158,42 @@ def _differences(
             open_then = pl.when(pl.col("to_date") <= through).then("to_date").otherwise(None)
             left, right = (frame.with_columns(to_date=open_then) for frame in (left, right))
         right = right.filter(pl.col(table.known) >= left[table.known].min())
-        one = partial(_row, table=name, known=table.known, total=left.height, firms=left["ticker"].n_unique())
         added = right.join(left, on=table.key, how="anti")
         is_new = ~pl.col("ticker").is_in(left["ticker"].unique().implode())
-        # of an input, the share is of one session: a value that always arrives late is missing on the last
-        of_session = int(left.group_by(table.known).len()["len"].median() or 1)  # type: ignore[arg-type]
         withdrawn = left.join(right, on=table.key, how="anti")
         of_kinds = {"added": added.filter(~is_new), "new": added.filter(is_new), "withdrawn": withdrawn}
         for kind, rows in of_kinds.items():
             if not rows.is_empty() and (name != "securities" or kind == "withdrawn"):
-                yield one(part, kind, rows, total=of_session if part and kind == "added" else left.height)
+                yield _row(name, left, part, kind, rows)
         columns = [column for column in table.columns if column in left.columns and column in right.columns]
-        then = left.select(*table.key, *(pl.col(column).alias(f"{column}:then") for column in columns))
+        then = left.select(*table.key, pl.col(columns).name.suffix(":then"))
         both = right.select(*table.key, *columns).join(then, on=table.key)
         for column in columns:
             rows = both.filter(_differs(column, both))
             if name == "prices" and column in _PRICES and rows.height:
                 announced = _announced(rows, column, prices)
                 if announced.height:
-                    yield one(column, "announced", announced)
+                    yield _row(name, left, column, "announced", announced)
                 rows = rows.join(announced, on=["date", "ticker"], how="anti")
             if rows.height:
                 later = _with_later(rows, column, prices) if name in ("prices", "inputs") else None
-                yield one(part or column, "changed", rows, later)
+                yield _row(name, left, part or column, "changed", rows, later=later)
 
 
 def _row(
-    column: str,
-    kind: str,
-    rows: pl.DataFrame,
-    correlation: float | None = None,
-    *,
-    table: str,
-    known: str,
-    total: int,
-    firms: int,
+    name: str, left: pl.DataFrame, column: str, kind: str, rows: pl.DataFrame, *, later: float | None = None
 ) -> dict[str, Any]:
+    """Row of a difference from what the earlier delivery has in a table (or of an input)."""
+    known, total = _TABLES[name].known, left.height
+    if name == "inputs" and kind == "added":  # of one session: what always arrives late lacks on the last
+        total = int(left.group_by(known).len()["len"].median() or 1)  # type: ignore[arg-type]
     counts = rows["ticker"].value_counts().sort("count", "ticker", descending=[True, False])
     share = min(rows.height / total, 1.0)
-    enough = counts.height >= FIRM_SHARE * firms or share >= ROW_SHARE
+    enough = counts.height >= FIRM_SHARE * left["ticker"].n_unique() or share >= ROW_SHARE
     many = rows.height > FEW and kind != "new" and enough
     verdict = "pass" if kind == "announced" else "fail" if many else "warn"
     size, first = (rows.height, share, counts.height), (counts["ticker"][0], rows[known].min())
-    return dict(zip(_SCHEMA, (verdict, table, column, kind, *size, *first, correlation), strict=True))
+    return dict(zip(_SCHEMA, (verdict, name, column, kind, *size, *first, later), strict=True))
 
 
 def _differs(column: str, both: pl.DataFrame) -> pl.Expr:

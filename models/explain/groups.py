@@ -282,21 +282,14 @@ def mean_over_seeds(
     The forecasts of each of the K models are divided by its ``scale`` first, if there is one. The standard
     error of the mean is ``sqrt(sum_k (e_k / scale_k)^2) / K``.
     """
-    scale = [1.0] * len(parts) if scale is None else scale
-
-    def mean(of: Callable[[GroupAttribution], FloatArray]) -> FloatArray:
-        return np.asarray(np.mean([of(part) / s for part, s in zip(parts, scale, strict=True)], axis=0))
-
-    squared_EP = np.sum([(part.error_EP / s) ** 2 for part, s in zip(parts, scale, strict=True)], axis=0)
-    return replace(
-        parts[0],
-        values_EP=mean(lambda part: part.values_EP),
-        base_E=mean(lambda part: part.base_E),
-        forecast_E=mean(lambda part: part.forecast_E),
-        error_EP=np.sqrt(squared_EP) / len(parts),
-        reached=all(part.reached for part in parts),
-        drawn=None,
-    )
+    scaled = list(zip(parts, [1.0] * len(parts) if scale is None else scale, strict=True))
+    means: dict[str, Any] = {
+        name: np.mean([getattr(part, name) / s for part, s in scaled], axis=0)
+        for name in ("values_EP", "base_E", "forecast_E")
+    }
+    error_EP = np.sqrt(np.sum([(part.error_EP / s) ** 2 for part, s in scaled], axis=0)) / len(parts)
+    reached = all(part.reached for part in parts)
+    return replace(parts[0], **means, error_EP=error_EP, reached=reached, drawn=None)
 
 
 def closed_form(  # noqa: PLR0917  (a model, its input, and what is asked of it)

@@ -40,10 +40,7 @@ Depth = Literal["quick", "full"]
 _FILE = "audit.json"
 _DEGREES: Final = {"proof": "Proof. ", "evidence": "Evidence. "}
 RESULT_SCHEMA: Final = {
-    "check": pl.String,
-    "verdict": pl.String,
-    "degree": pl.String,
-    "sentence": pl.String,
+    **dict.fromkeys(("check", "verdict", "degree", "sentence"), pl.String),
     "seconds": pl.Float64,
 }
 

@@ -91,7 +91,7 @@ def _tables_of(
     seed, planted_NN = run.config.explain.seed, None
     tables: dict[str, pl.DataFrame] = {}
     if explanation.peers:
-        study = NetworkStudy(explanation.model, explanation.peers, explanation.fits, dataset, seed)
+        study = NetworkStudy(explanation, dataset, seed)
         if truth is not None:
             sessions = np.array([part.session for part in explanation.peers])
             planted_NN = planted_edges(truth, dataset, sessions)

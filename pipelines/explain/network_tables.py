@@ -19,6 +19,7 @@ from features.arrays import BoolArray, IntArray
 from models.explain import network as networks
 from models.explain.peers import PeerAttribution
 from pipelines.dataset.build import Dataset
+from pipelines.explain.games import ModelExplanation
 
 STRONGEST = 20  # peers per firm in the stored tables; edges that were found are stored in any case
 UNKNOWN_GROUP = "unknown"
@@ -28,24 +29,18 @@ _SHUFFLES = 5
 
 
 class NetworkStudy:
-    """The peer network of one model, over explained ``peers``, each with fold and seed of its ``fits``."""
+    """The peer network of one model, over its explained peers, each with fold and seed of its fits."""
 
-    def __init__(
-        self,
-        model: str,
-        peers: Sequence[PeerAttribution],
-        fits: Sequence[tuple[int, int]],
-        dataset: Dataset,
-        seed: int,
-    ) -> None:
-        self.model, self.peers, self.fits, self.dataset, self.seed = model, peers, fits, dataset, seed
+    def __init__(self, explained: ModelExplanation, dataset: Dataset, seed: int) -> None:
+        self.model, self.peers, self.fits = explained.model, explained.peers, explained.fits
+        self.dataset, self.seed = dataset, seed
         self.n_firms, self.tickers = dataset.panel.n_firms, np.asarray(dataset.panel.tickers_N)
-        sums = networks.sum_dates(peers, self.n_firms)
+        sums = networks.sum_dates(self.peers, self.n_firms)
         self.network, self.tests = sums.network(), sums.tests()
-        self.attention = networks.attention_network(peers, self.n_firms)
+        self.attention = networks.attention_network(self.peers, self.n_firms)
         self.found_NN = self.tests.found()  # with a false discovery rate of 5%
         # groups on the last explained date; -1 is unknown
-        self.group_N: IntArray = dataset.panel.group_TN[int(peers[-1].session)].astype(np.int64)
+        self.group_N: IntArray = dataset.panel.group_TN[self.peers[-1].session].astype(np.int64)
         observed_NN = self.network.observed
         self.members: IntArray = np.flatnonzero(observed_NN.any(axis=0) | observed_NN.any(axis=1))
         self.return_TN = session_returns(dataset.panel.total_return_index_TN)  # prices are carried

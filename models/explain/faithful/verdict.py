@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from features.arrays import FloatArray, IntArray
+from features.arrays import FloatArray
 from models.explain.design import (
     UNKNOWN,
     FigureOverDates,
@@ -40,6 +40,7 @@ from models.explain.faithful.forecasts import (
     Over,
 )
 from models.explain.peers import PeerAttribution
+from models.explain.removal import draw_donors
 
 MEASURES: dict[str, Callable[[Curves], float]] = {
     "deletion": lambda one: one.area("deletion"),
@@ -188,19 +189,18 @@ def peer_stability(
 
 def day_agreement(measured: Sequence[ForecastMeasures], seed: int = 0) -> Agreement:
     """Agreement over the days of the measured forecasts; the null is uniform attention, which ranks none."""
-    rows = [(one.session, one.importance, one.again_P) for one in measured if one.again_P is not None]
-    if not rows:
+    known = [(one, one.again_P) for one in measured if one.again_P is not None]
+    if not known:
         return Agreement()
-    correlations = [
-        (
-            session,
-            rank_correlation(own["attention"][None], own[SHAP][None])[0],
-            rank_correlation(own["shap_once"][None], again_P[None])[0],
-        )
-        for session, own, again_P in rows
-    ]
-    session_E, agreed_E, repeat_E = (np.array(column) for column in zip(*correlations, strict=True))
-    return _agreement(session_E, agreed_E, repeat_E, seed)
+    session_E = np.array([one.session for one, _ in known])
+    attention_EP, shap_EP, once_EP = (
+        np.stack([one.importance[name] for one, _ in known]) for name in ("attention", SHAP, "shap_once")
+    )
+    repeat_E = rank_correlation(once_EP, np.stack([again_P for _, again_P in known]))
+    agreed_E = rank_correlation(attention_EP, shap_EP)
+    found = mean_over_dates(agreed_E, session_E, seed)
+    null = FigureOverDates(0.0, 0.0, 0.0, found.dates)
+    return Agreement(found, null, *corrected_over_dates(agreed_E, repeat_E, session_E, seed))
 
 
 def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreement:
@@ -215,27 +215,14 @@ def peer_agreement(network: Sequence[PeerAttribution], seed: int = 0) -> Agreeme
         size_NN = np.abs(_without_own(part.phi_NN))
         if np.isfinite(size_NN).sum(axis=1).max(initial=0) < 3:
             continue
-        order_N = np.random.default_rng((seed, part.session)).permutation(len(size_NN))
-        partner_N = np.empty_like(order_N)
-        partner_N[order_N] = np.roll(order_N, 1)
+        partner_N = draw_donors(len(size_NN), np.random.default_rng((seed, part.session)))
         agreed_N = rank_correlation(part.attention_NN, size_NN)
         null_N = rank_correlation(_without_own(part.attention_NN), size_NN[partner_N])
         rows.append((np.full(len(size_NN), part.session), agreed_N, part.repeat_N, null_N))
     if not rows:
         return Agreement()
     session_E, agreed_E, repeat_E, null_E = (np.concatenate(column) for column in zip(*rows, strict=True))
-    return _agreement(session_E, agreed_E, repeat_E, seed, mean_over_dates(null_E, session_E, seed))
-
-
-def _agreement(
-    session_E: IntArray,
-    agreed_E: FloatArray,
-    repeat_E: FloatArray,
-    seed: int,
-    null: FigureOverDates | None = None,
-) -> Agreement:
-    found = mean_over_dates(agreed_E, session_E, seed)
-    null = FigureOverDates(0.0, 0.0, 0.0, found.dates) if null is None else null
+    found, null = (mean_over_dates(one_E, session_E, seed) for one_E in (agreed_E, null_E))
     return Agreement(found, null, *corrected_over_dates(agreed_E, repeat_E, session_E, seed))
 
 

@@ -110,10 +110,7 @@ def _made_up(subject: Subject) -> dict[str, dict[int, FloatArray]]:
 
 def _differs(found_TN: FloatArray, own_TN: FloatArray, subject: Subject, which: str) -> list[str]:
     """One sentence if a signal is not the mean that it should be."""
-    same_cells = np.isfinite(found_TN) == np.isfinite(own_TN)
-    off_TN = ~same_cells | (
-        np.nan_to_num(np.abs(found_TN - own_TN)) > ENSEMBLE_TOLERANCE * (1 + np.nan_to_num(np.abs(own_TN)))
-    )
+    off_TN = ~np.isclose(found_TN, own_TN, ENSEMBLE_TOLERANCE, ENSEMBLE_TOLERANCE, equal_nan=True)
     if not off_TN.any():
         return []
     t, n = (int(i) for i in np.argwhere(off_TN)[0])
@@ -273,10 +270,8 @@ def _trade(
         books[book.model, book.orders.name, book.delay] = _Traded(book, market, due)
 
     rows = np.flatnonzero(np.isfinite(next(iter(signals.values()))).any(axis=1))
-    seeds, scores = (
-        {name: {0: signal_TN} for name, signal_TN in signals.items()},
-        pl.DataFrame(schema=_SCORES),
-    )
+    seeds = {name: {0: signal_TN} for name, signal_TN in signals.items()}
+    scores = pl.DataFrame(schema=_SCORES)
     evaluate.evaluate(seeds, market, config, scores, sessions=rows, on_book=keep, against=False)
     return books
 

@@ -366,16 +366,9 @@ def _differs(
             cause = f" They are those of {size} {'later' if shift > 0 else 'earlier'}."
             break
     day = subject.day(subject.dataset.panel.n_sessions - len(own_DN) + d)
+    place = {"what": what, "first_on": day, "ticker": subject.dataset.panel.tickers_N[n]}
     values = {"stored": float(own_DN[d, n]), "computed": float(again_DN[d, n])}
-    ticker = subject.dataset.panel.tickers_N[n]
-    yield {
-        "what": what,
-        "first_on": day,
-        "ticker": ticker,
-        **values,
-        "cells": int(off_DN.sum()),
-        "cause": cause,
-    }
+    yield {**place, **values, "cells": int(off_DN.sum()), "cause": cause}
 
 
 def cross_section(subject: Subject) -> Result:

@@ -20,7 +20,7 @@ import polars as pl
 from backtest.look_ahead.finding import Result, answer, skipped
 from backtest.look_ahead.noise import replace_future
 from backtest.splits.folds import Fold, FoldPlan
-from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from features.arrays import BoolArray, Float32Array, IntArray
 from features.library.sets import bases_of
 from features.panel.panel import to_panel
 from models.fitting.fit import NeuralFitted, restore
@@ -410,15 +410,8 @@ def _fold_differs(  # noqa: PLR0917 (a fold of a run)
                     pl.all_horizontal(pl.col(name) == key[name] for name in ("model", "fold", "seed")),
                     pl.col("horizon") == horizon,
                 )
-                if not _repeats(
-                    forecast_DNK[..., k], to_panel(own, "forecast", subject.dataset.panel)[dates]
-                ):
+                stored_DN = to_panel(own, "forecast", subject.dataset.panel)[dates]
+                off = _STORED_TOLERANCE * max(float(np.nanstd(stored_DN)), 1e-30) + 1e-7
+                if not np.allclose(forecast_DNK[..., k], stored_DN, rtol=0.0, atol=off, equal_nan=True):
                     which = f" of horizon {horizon}" if len(horizons) > 1 else ""
                     yield {**key, "what": f"the stored forecasts{which} differ from those of the checkpoint"}
-
-
-def _repeats(forecast_DN: Float32Array, stored_DN: FloatArray) -> bool:
-    same_cells = bool((np.isfinite(forecast_DN) == np.isfinite(stored_DN)).all())
-    off_DN = np.nan_to_num(np.abs(forecast_DN - stored_DN))
-    least = _STORED_TOLERANCE * max(float(np.nanstd(stored_DN)), 1e-30) + 1e-7
-    return same_cells and bool((off_DN <= least).all())

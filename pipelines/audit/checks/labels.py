@@ -95,13 +95,8 @@ def _recorded_payouts(
         nasdaq = len(exchanges) > 0 and "nasdaq" in exchanges[-1].lower()
         failed = rule.nasdaq_performance_return if nasdaq else rule.performance_return
         assumed = {"merger": 0.0, "performance": failed}
-        yield (
-            str(ticker),
-            day,
-            float(paid[-1])
-            if len(paid)
-            else assumed.get(reason[-1] if len(reason) else "", rule.unknown_return),
-        )
+        usual = assumed.get(reason[-1] if len(reason) else "", rule.unknown_return)
+        yield str(ticker), day, float(paid[-1]) if len(paid) else usual
 
 
 @dataclass(frozen=True, slots=True)
