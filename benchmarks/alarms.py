@@ -38,7 +38,7 @@ from scipy.special import ndtr, ndtri
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from backtest.monitoring.cusum import reference_of, typical_delay
+from backtest.monitoring import reference_of, typical_delay
 from features.arithmetic.parallel import one_blas_thread
 from features.information_coefficient import rank_ic_by_date
 from features.library.characteristics import CHARACTERISTICS

@@ -17,16 +17,22 @@ import polars as pl
 
 from backtest.forecasts.daily import SortedPanel, daily_metrics
 from backtest.inference.means import mean_test
-from backtest.monitoring.behaviour import agreement_of, mean_dispersion, rank_turnover
-from backtest.monitoring.cusum import (
+from backtest.monitoring import (
     Cusum,
+    Distribution,
     SkillReference,
+    agreement_of,
+    bin_shares,
     detector_limit,
+    ks_distance,
     lower_cusum,
+    mean_dispersion,
+    rank_turnover,
     reference_of,
+    stability_index,
+    stretches,
     typical_delay,
 )
-from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index, stretches
 from features.arithmetic.rolling import lag
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.information_coefficient import rank_ic_by_date
@@ -524,7 +530,6 @@ _TRAINING_SCHEMA: Final[Mapping[str, pl.DataType | type[pl.DataType]]] = {
     **dict.fromkeys(("feature", "kind"), pl.String),
     **dict.fromkeys(("points", "shares"), pl.List(pl.Float64)),
     **dict.fromkeys(("missing", "block_psi", "block_ks", "block_missing"), pl.Float64),
-    "blocks": pl.Int64,
     **dict.fromkeys(("train_from", "train_to"), pl.Date),
 }
 

@@ -16,7 +16,7 @@ from nights import backtested, forecast_sessions, night_of, store_nights, store_
 from polars.testing import assert_frame_equal
 from scipy.stats import ks_2samp, spearmanr
 
-from backtest.monitoring.cusum import SkillReference, reference_of
+from backtest.monitoring import SkillReference, reference_of
 from features.library.characteristics import CHARACTERISTICS
 from features.library.sets import characteristics_of, default_channels
 from pipelines.config.schema import Config

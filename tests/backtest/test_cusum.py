@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from backtest.monitoring.cusum import SkillReference, detector_limit, lower_cusum, typical_delay
+from backtest.monitoring import SkillReference, detector_limit, lower_cusum, typical_delay
 
 UNIT = SkillReference(mean=0.0, std=1.0, n=1000)
 
@@ -96,22 +96,3 @@ def test_the_typical_delay_is_that_of_a_series_without_noise() -> None:
     limit = detector_limit(0.3, 0.05, sessions=250)
     found = lower_cusum(np.full(100, -0.6), UNIT, slack=0.3, limit=limit)
     assert int(found.alarm_T.argmax()) + 1 == math.ceil(typical_delay(0.3, limit))
-
-
-@pytest.mark.parametrize(("slack", "limit", "named"), [(0.0, 4.0, "slack"), (0.5, math.inf, "limit")])
-def test_settings_out_of_range_are_named(slack: float, limit: float, named: str) -> None:
-    """The message names the setting."""
-    with pytest.raises(ValueError, match=f"CUSUM's {named}"):
-        lower_cusum(np.zeros(3), UNIT, slack=slack, limit=limit)
-
-
-@pytest.mark.parametrize(("slack", "false_alarms"), [(0.0, 0.05), (0.5, 1.0)])
-def test_a_limit_needs_a_slack_and_a_probability(slack: float, false_alarms: float) -> None:
-    with pytest.raises(ValueError, match="use a positive slack"):
-        detector_limit(slack, false_alarms, sessions=250)
-
-
-def test_a_reference_without_variation_is_refused() -> None:
-    """A deviation of 0 would make every difference infinite."""
-    with pytest.raises(ValueError, match="positive deviation"):
-        SkillReference(0.0, 0.0, 10)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import entropy, ks_2samp, norm
 
-from backtest.monitoring.drift import Distribution, bin_shares, ks_distance, stability_index
+from backtest.monitoring import Distribution, bin_shares, ks_distance, stability_index
 
 
 def test_shares_of_a_hand_computed_case() -> None:
@@ -70,13 +70,3 @@ def test_unknown_values() -> None:
     assert math.isnan(ks_distance(found.points_Q, np.array([1.0])))
     with pytest.raises(ValueError, match="at least one value"):
         Distribution.of(np.array([]))
-
-
-def test_shares_of_other_bins_are_refused() -> None:
-    """The message says what to do."""
-    with pytest.raises(ValueError, match="same bins"):
-        stability_index(np.array([1.0]), np.array([0.5, 0.5]))
-    with pytest.raises(ValueError, match="shares of a whole"):
-        stability_index(np.array([0.5, 0.6]), np.array([0.5, 0.5]))
-    with pytest.raises(ValueError, match="do not ascend"):
-        bin_shares(np.array([1.0]), np.array([2.0, 2.0]))

@@ -1,1 +1,0 @@
-"""Monitoring of signals in use: loss of skill, and drift of their inputs."""
