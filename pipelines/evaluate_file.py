@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pipelines.run.evaluations import StoredEvaluation
 
 _SUFFIXES = (".csv", ".parquet", ".pq", ".txt", ".tsv", ".xlsx", ".xls", ".zip", ".gz")
+_LOGGED = ("config.yaml", "report.html", "signals.json")
+_SETTINGS = ("source.", "quality.", "universe.", "label.")  # those that the measurement of a signal reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +66,69 @@ def measure_file(
     progress, untracked = Progress(), None
     with prepared_file(target, config, options, progress) as prepared:
         from pipelines.results.evaluate_signals import measure_signals
-        from pipelines.tracking.signals import log_signals
 
         measured, evaluation = prepared.measured, measure_signals(prepared, progress)
         report = write_signal_report(measured, evaluation, progress)
         echo(describe_result(measured, evaluation, report, as_json=options.as_json))
         try:
             with progress.stage("track"):
-                log_signals(measured, evaluation)
+                _log_signals(measured, evaluation)
         except TrackingError as error:  # less serious than a look-ahead, which ends the block
             untracked = error
     if untracked is not None:
         raise untracked
+
+
+def _log_signals(measured: MeasuredSignals, evaluation: StoredEvaluation) -> None:
+    """Log every signal as a run of the experiment ``NAME-signals``; doing it again changes nothing.
+
+    The metrics have the names of those of a model (`pipelines.tracking.figures`), so both can be compared.
+    """
+    import polars as pl
+
+    from pipelines.dataset.tables import open_lake
+    from pipelines.tracking import figures, store
+    from pipelines.tracking.runs import file_dataset, lake_datasets, log_inputs, run_parameters
+
+    config, record = measured.config, measured.record
+    guard, cutoffs = evaluation.table("guard"), evaluation.read_table("cutoffs")
+    files = {name: measured.folder / name for name in _LOGGED if (measured.folder / name).is_file()}
+    parameters = {name: value for name, value in run_parameters(config).items() if name.startswith(_SETTINGS)}
+    versions = {table: version for table, (version, _) in record.tables.items()}
+    datasets = lake_datasets(config, open_lake(config).with_table_ids(versions))
+    with store.open_store(config) as client:
+        experiment = store.experiment_of(client, config, "-signals")
+        known = store.runs_by_model(client, experiment, measured.run_id)
+        for signal in evaluation.table("ladder")["model"].unique(maintain_order=True):
+            tags = {store.RUN_TAG: measured.run_id, store.MODEL_TAG: signal}
+            one = known.get(signal) or client.create_run(
+                experiment, tags=tags | store.who_and_what(), run_name=signal
+            )
+            numbers, of_signal = figures.test_metrics(evaluation, signal), pl.col("signal") == signal
+            own = {"guard.json": guard.filter(of_signal)}
+            if cutoffs is not None:
+                own["cutoffs.json"] = cutoffs.filter(of_signal)
+            tables, shown = figures.shown_tables(own)
+            judged = set(own["guard.json"]["verdict"])
+            said = f"Signal `{signal}` of `{record.file}` ({record.rows:,} rows)."
+            tags = {
+                "evaluation": evaluation.record.evaluation,
+                "evaluation_assumptions": evaluation.record.assumptions,
+                "trials": str(evaluation.record.trials),
+                "guard": next((one for one in ("fail", "warn", "pass") if one in judged), "skipped"),
+                store.NOTE_TAG: f"{said} {figures.describe_result(evaluation, numbers)}",
+            }
+            store.log(
+                client,
+                one,
+                parameters={"file": record.file, "signal": record.signals[signal], **parameters},
+                tags=tags | shown | store.commit_tags(evaluation.record.commit),
+                metrics={0: numbers},
+            )
+            of_file = file_dataset(record.file, record.signals[signal], record.rows)
+            log_inputs(client, one, of_file | datasets, "backtest")
+            store.log_artifacts(client, one.info.run_id, {**files, **tables})
+            store.end_run(client, one, None)
 
 
 @contextmanager

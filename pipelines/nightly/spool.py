@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
+from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
 from pipelines.errors import DataError, one_line
@@ -20,8 +21,39 @@ from pipelines.nightly.result import ModelVersion, NightResult, nights_folder, p
 from pipelines.nightly.versions import aliases, open_version
 from pipelines.progress import Progress
 from pipelines.run.record import git_commit
-from pipelines.tracking import runs as tracking
-from pipelines.tracking.store import NOTE_TAG, commit_tags, set_aliases, who_and_what
+from pipelines.tracking import store
+from pipelines.tracking.runs import log_run
+
+
+class TrackedNight(BaseModel):
+    """What the store is told about a night; tags may change later, files are relative to its nights."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    config: str
+    session: dt.date
+    ended_at: dt.datetime
+    error: str | None = None
+    tags: dict[str, str] = {}
+    metrics: dict[str, float] = {}
+    files: dict[str, str] = {}
+
+
+def _log_night(config: Config, night: TrackedNight, nights: Path) -> None:
+    """Log a night. Logging it again changes only what has changed. A file that is gone is left out."""
+    own = {"config": night.config, "session": night.session.isoformat()}
+    tags = {f"peerglass.{key}": value for key, value in own.items()}
+    with store.open_store(config) as client:
+        experiment = store.experiment_of(client, config, "-nightly")
+        query = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
+        began = store.milliseconds(night.ended_at - dt.timedelta(seconds=night.metrics.get("seconds", 0.0)))
+        found = client.search_runs([experiment], query, max_results=1) or [
+            client.create_run(experiment, start_time=began, tags=tags, run_name=own["session"])
+        ]
+        store.log(client, found[0], parameters=own, tags=night.tags, metrics={0: night.metrics})
+        files = {place: nights / path for place, path in night.files.items() if (nights / path).is_file()}
+        store.log_artifacts(client, found[0].info.run_id, files)
+        store.end_run(client, found[0], night.error, night.ended_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +74,12 @@ def _spool_file(config: Config, session: dt.date) -> Path:
     return nights_folder(config) / "spool" / f"{session.isoformat()}.json"
 
 
-def spooled(config: Config, notify: Callable[[str], None]) -> list[tracking.TrackedNight]:
+def spooled(config: Config, notify: Callable[[str], None]) -> list[TrackedNight]:
     """Return the records that wait, oldest first; a damaged one is renamed, and ``notify`` hears of it."""
     records = []
     for path in sorted((nights_folder(config) / "spool").glob("*.json")):
         try:
-            night = tracking.TrackedNight.model_validate_json(path.read_bytes())
+            night = TrackedNight.model_validate_json(path.read_bytes())
             if (night.config, night.session.isoformat()) != (config.name, path.stem):
                 raise ValueError(f"it is that of {night.config}, night of {night.session}")
         except ValueError as error:
@@ -67,7 +99,7 @@ def sync(config: Config, lake: Lake, progress: Progress) -> Synced:
     waiting = spooled(config, progress.note)
     with progress.stage("track"):
         for night in waiting:
-            tracking.log_night(config, night, nights_folder(config))
+            _log_night(config, night, nights_folder(config))
             _spool_file(config, night.session).unlink(missing_ok=True)
     versions = mirror_aliases(config, lake, progress)
     return Synced(tuple(night.session for night in waiting), versions)
@@ -81,7 +113,7 @@ def describe_synced(synced: Synced, config: Config) -> str:
     return f"{config.name}: {nights} sent{span}; versions with an alias: {versions}."
 
 
-def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> tracking.TrackedNight:
+def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) -> TrackedNight:
     """Summarise a night for the tracking store: figures as metrics, the folder's files as artifacts."""
     levels = Counter(finding.level for finding in result.findings)
     metrics = {
@@ -109,17 +141,17 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
     versions = {"champion": result.champion, "challenger": result.challenger}
     tags = {alias: str(version) for alias, version in versions.items() if version is not None}
     files = (path for path in sorted(result.folder.rglob("*")) if path.is_file())
-    return tracking.TrackedNight(
+    return TrackedNight(
         config=result.config,
         session=result.session,
         ended_at=ended_at,
         error=result.error,
         tags={
             "state": result.state,
-            NOTE_TAG: _note(result, metrics),
+            store.NOTE_TAG: _note(result, metrics),
             **tags,
-            **who_and_what(),
-            **commit_tags(git_commit()),
+            **store.who_and_what(),
+            **store.commit_tags(git_commit()),
         },
         metrics=metrics,
         files={
@@ -157,7 +189,7 @@ def mirror_aliases(config: Config, lake: Lake, progress: Progress) -> tuple[Mode
             except DataError as error:
                 progress.note(f"{error} It is not sent to the tracking store.")
                 continue
-            tracking.log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
+            log_run(replace(run, config=run.config.model_copy(update={"tracking": config.tracking})))
         pairs = {alias: None if one is None else (one.run_id, one.model) for alias, one in named.items()}
-        set_aliases(config, {str(alias): pair for alias, pair in pairs.items()})
+        store.set_aliases(config, {str(alias): pair for alias, pair in pairs.items()})
     return versions

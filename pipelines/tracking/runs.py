@@ -11,7 +11,7 @@ import datetime as dt
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from itertools import pairwise
@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import polars as pl
-from pydantic import BaseModel, ConfigDict
 
 from pipelines.columns import COLUMNS
 from pipelines.config.load import registry_name
@@ -119,7 +118,7 @@ def _begin(run: RecordedRun) -> None:
     with store.open_store(run.config) as client:
         logged = _Logged(client, run)
         store.log(client, logged.get(), parameters=logged.parameters, tags=logged.tags)
-        logged.log_datasets()
+        log_inputs(client, logged.get(), logged.datasets)
         for model in (_PARENT, *run.config.models):
             client.update_run(logged.get(model).info.run_id, status="RUNNING")
 
@@ -142,14 +141,10 @@ class _Logged:
         self._client, self._run = client, run
         self.events, self._evaluations = provenance.read_provenance(run), list_evaluations(run)
         self._newest = self._evaluations[0] if self._evaluations else None
-        self._scores, self._dataset = read_scores(run), cache(partial(_dataset, run))
+        self._scores, self.datasets = read_scores(run), lake_datasets(run.config, run.tables)
         self.figures = cache(self._figures)
-        name = run.config.tracking.experiment or run.config.name
-        self._experiment = store.experiment_of(client, run.config, name)
-        found = client.search_runs([self._experiment], f"tags.`{store.RUN_TAG}` = '{run.run_id}'")
-        self.known = {
-            one.data.tags[store.MODEL_TAG]: one for one in reversed(found)
-        }  # the newest comes first
+        self._experiment = store.experiment_of(client, run.config)
+        self.known = store.runs_by_model(client, self._experiment, run.run_id)
 
     def get(self, model: str = _PARENT) -> MlflowRun:
         """Return the MLflow run of a model, by default the parent, as it was found; create it if needed."""
@@ -183,7 +178,7 @@ class _Logged:
 
     def log_parent(self) -> None:
         """Log parameters, figures of the leader, what has trained the run, durations, audit, data, files."""
-        tags = self.tags | self._trained_by() | {store.NOTE_TAG: self.describe()}
+        tags = self.tags | self._trained_by() | {store.NOTE_TAG: self._describe()}
         metrics: dict[str, float] = {}
         if self._newest is not None:
             record, model = self._newest.record, str(self._leader["model"])
@@ -194,19 +189,21 @@ class _Logged:
             own = self.figures(model)
             metrics = {name: own[name] for name in figures.HEADLINE if name in own}
         metrics |= durations(self.events)
-        tables = self._tables()
-        tags[store.TABLES_TAG] = json.dumps([{"path": place, "type": "table"} for place in tables])
+        evaluated = figures.evaluation_table(self._evaluations)
+        made = {"folds.json": self._fold_table, "evaluations.json": evaluated}
+        tables, shown = figures.shown_tables({name: one for name, one in made.items() if one.height})
+        tags |= shown
         store.log(self._client, self.get(), parameters=self.parameters, tags=tags, metrics={0: metrics})
         self.log_audit()
-        self.log_datasets()
+        log_inputs(self._client, self.get(), self.datasets)
         paths = [self._run.folder / name for name in _FILES]
         paths += [path for name in _FOLDERS for path in sorted((self._run.folder / name).rglob("*"))]
         store.log_artifacts(self._client, self.get().info.run_id, {**self._files(paths), **tables})
 
     def log_child(self, model: str) -> str:
         """Log a model's parameters, data, figures, histories and files; return its description."""
-        child, text = self.get(model), self.describe_model(model)
-        self.log_datasets(model)
+        child, text = self.get(model), self._describe_model(model)
+        log_inputs(self._client, child, self.datasets)
         spent = model_seconds(self.events, model)
         numbers = self.figures(model) | ({"seconds.training": round(sum(spent.values()), 3)} if spent else {})
         parameters = model_parameters(self._run, model)
@@ -219,14 +216,6 @@ class _Logged:
         files = self._files(folder.rglob("*"), folder, f"{store.MODEL}/")
         store.log_artifacts(self._client, child.info.run_id, files)
         return text
-
-    def log_datasets(self, model: str = _PARENT) -> None:
-        """Log the tables that the run reads as datasets of the parent or of a model, the prices first."""
-        tables = sorted(self._run.tables, key=lambda table: (table != "prices", table))
-        made = {
-            (table, digest_of(self._run.tables[table])): partial(self._dataset, table) for table in tables
-        }
-        log_inputs(self._client, self.get(model), made)
 
     def log_audit(self) -> None:
         """Log the audit's worst verdict, which checks warned or failed, and how many there are of each."""
@@ -261,14 +250,6 @@ class _Logged:
         known = pl.DataFrame() if folds is None else folds
         return figures.fold_table(known, scores, seconds, self._newest, tested_once=once)
 
-    def _tables(self) -> dict[str, bytes]:
-        """The parent's tables of folds and evaluations, which MLflow shows."""
-        every = {
-            "folds.json": self._fold_table,
-            "evaluations.json": figures.evaluation_table(self._evaluations),
-        }
-        return {place: figures.as_json(table) for place, table in every.items() if table.height}
-
     def _files(self, paths: Iterable[Path], root: Path | None = None, under: str = "") -> dict[str, Path]:
         """Whole files by their place among the artifacts."""
         root = root or self._run.folder
@@ -293,7 +274,7 @@ class _Logged:
         delay = tradable_delay(self._newest.record.delays)
         return leader(self._newest.table("ladder").filter(pl.col("delay") == delay))
 
-    def describe(self) -> str:
+    def _describe(self) -> str:
         """Describe the run in Markdown: models, data and test, the newest evaluation, how to reproduce it."""
         run, config, label = self._run, self._run.config, self._run.config.label
         start = f"t + {label.delay}" if label.delay else "t"
@@ -346,7 +327,7 @@ class _Logged:
             for name in _SHOWN
         ]
 
-    def describe_model(self, model: str) -> str:
+    def _describe_model(self, model: str) -> str:
         """Describe one model of the run: its results in the newest evaluation if there is one."""
         result = self._tested()
         if self._newest is not None:
@@ -425,7 +406,6 @@ def began_and_ended(
 
 
 _SOURCE_TYPE = "delta_table"  # as MLflow's own class for Delta tables names it
-_MAX_DIGEST = 36
 _TYPES: Final[Mapping[type[pl.DataType], str]] = {
     pl.Date: "datetime",
     pl.Datetime: "datetime",
@@ -435,90 +415,56 @@ _TYPES: Final[Mapping[type[pl.DataType], str]] = {
 }
 
 
-def _dataset(run: RecordedRun, table: str) -> Dataset:
-    return table_dataset(run.config, table, run.tables[table])
+Datasets = dict[tuple[str, str], Callable[[], "Dataset"]]  # (name, digest) -> what makes the dataset
 
 
-def table_dataset(config: Config, table: str, at: TableVersion) -> Dataset:
-    """A table of a config's lake as a dataset: Delta id and version, columns, rows, and sessions."""
+def lake_datasets(config: Config, tables: Mapping[str, TableVersion]) -> Datasets:
+    """Tables of a config's lake as datasets, the prices first."""
+    ordered = sorted(tables.items(), key=lambda one: (one[0] != "prices", one[0]))
+    digests = {table: f"{at.id[:8]}-v{at.version}" for table, at in ordered}
+    return {
+        (table, digests[table]): cache(partial(_dataset, config, table, at, digests[table]))
+        for table, at in ordered
+    }
+
+
+def _dataset(config: Config, table: str, at: TableVersion, digest: str) -> Dataset:
+    """A table as a dataset: Delta id and version, columns, rows, and of prices the sessions."""
     from mlflow.entities import Dataset
 
-    root = canonical_location(config.lake)
-    source = {"path": f"{root}/{table}", "delta_table_version": at.version, "delta_table_id": at.id}
-    columns = json.dumps({"mlflow_colspec": _columns(table)})
-    profile = json.dumps(_profile(config, table, at.version))
-    return Dataset(table, digest_of(at), _SOURCE_TYPE, json.dumps(source), columns, profile)
+    lake, profile = open_lake(config), dict[str, int | str]()
+    with suppress(DataError):  # a vacuum has removed the version
+        profile["num_rows"] = lake.count(table, at.version)
+        if table == "prices":
+            days = lake.read(table, at.version, ["date"], ordered=False)["date"].unique()
+            profile |= {"sessions": len(days), "from": str(days.min()), "to": str(days.max())}
+    types = schema(table).create_empty().schema
+    columns = [
+        {"name": name, "type": _TYPES.get(dtype.base_type(), "double")} for name, dtype in types.items()
+    ]
+    path = f"{canonical_location(config.lake)}/{table}"
+    source = {"path": path, "delta_table_version": at.version, "delta_table_id": at.id}
+    described = (json.dumps(one) for one in (source, {"mlflow_colspec": columns}, profile))
+    return Dataset(table, digest, _SOURCE_TYPE, *described)
 
 
-def digest_of(at: TableVersion) -> str:
-    """Digest of a table as a dataset: the beginning of its Delta id, and its version."""
-    return f"{at.id[:8]}-v{at.version}"[:_MAX_DIGEST]
+def file_dataset(file: str, digest: str, rows: int) -> Datasets:
+    """One column of a user's file as a dataset, with the digest of its values."""
+    from mlflow.entities import Dataset
+
+    name, source, profile = Path(file).name, json.dumps({"uri": file}), json.dumps({"num_rows": rows})
+    return {(name, digest): lambda: Dataset(name, digest, "local", source, profile=profile)}
 
 
 def log_inputs(
-    client: MlflowClient,
-    mlflow_run: MlflowRun,
-    made: Mapping[tuple[str, str], Callable[[], Dataset]],
-    context: str = "walk-forward",
+    client: MlflowClient, mlflow_run: MlflowRun, datasets: Datasets, context: str = "walk-forward"
 ) -> None:
-    """Log the datasets that a run, as it was read, lacks: (name, digest) -> what makes the dataset."""
+    """Log the datasets that a run, as it was read, lacks."""
     from mlflow.entities import DatasetInput, InputTag
 
     logged = [] if mlflow_run.inputs is None else mlflow_run.inputs.dataset_inputs
     known = {(one.dataset.name, one.dataset.digest) for one in logged}
     tag = InputTag("mlflow.data.context", context)
-    new = [DatasetInput(make(), [tag]) for key, make in made.items() if key not in known]
+    new = [DatasetInput(make(), [tag]) for key, make in datasets.items() if key not in known]
     if new:
         client.log_inputs(mlflow_run.info.run_id, datasets=new)
-
-
-def _columns(table: str) -> list[dict[str, str]]:
-    """Columns of a lake's table as MLflow lists them."""
-    types = schema(table).create_empty().schema
-    return [{"name": name, "type": _TYPES.get(dtype.base_type(), "double")} for name, dtype in types.items()]
-
-
-def _profile(config: Config, table: str, version: int) -> dict[str, int | str]:
-    """Rows of a table and, of prices, the sessions; nothing if a vacuum has removed the version."""
-    lake = open_lake(config)
-    try:
-        profile: dict[str, int | str] = {"num_rows": lake.count(table, version)}
-        if table == "prices":
-            days = lake.read(table, version, ["date"], ordered=False)["date"].unique()
-            profile |= {"sessions": len(days), "from": str(days.min()), "to": str(days.max())}
-    except DataError:
-        return {}
-    return profile
-
-
-class TrackedNight(BaseModel):
-    """What the store is told about a night; tags may change later, files are relative to its nights."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    config: str
-    session: dt.date
-    ended_at: dt.datetime
-    error: str | None = None
-    tags: dict[str, str] = {}
-    metrics: dict[str, float] = {}
-    files: dict[str, str] = {}
-
-
-def log_night(config: Config, night: TrackedNight, nights: Path) -> None:
-    """Log a night. Logging it again changes only what has changed. A file that is gone is left out."""
-    own = {"config": night.config, "session": night.session.isoformat()}
-    tags = {f"peerglass.{key}": value for key, value in own.items()}
-    with store.open_store(config) as client:
-        experiment = store.experiment_of(
-            client, config, f"{config.tracking.experiment or config.name}-nightly"
-        )
-        query = " and ".join(f"tags.`{tag}` = '{value}'" for tag, value in tags.items())
-        began = store.milliseconds(night.ended_at - dt.timedelta(seconds=night.metrics.get("seconds", 0.0)))
-        found = client.search_runs([experiment], query, max_results=1) or [
-            client.create_run(experiment, start_time=began, tags=tags, run_name=own["session"])
-        ]
-        store.log(client, found[0], parameters=own, tags=night.tags, metrics={0: night.metrics})
-        files = {place: nights / path for place, path in night.files.items() if (nights / path).is_file()}
-        store.log_artifacts(client, found[0].info.run_id, files)
-        store.end_run(client, found[0], night.error, night.ended_at)

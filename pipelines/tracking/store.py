@@ -49,7 +49,6 @@ if TYPE_CHECKING:
 RUN_TAG, MODEL_TAG = "peerglass.run_id", "peerglass.model"
 VERSIONS_TAG, LAKE_TAG = "table_versions", "lake"
 NOTE_TAG: Final = "mlflow.note.content"  # the description on MLflow's page
-TABLES_TAG: Final = "mlflow.loggedArtifacts"  # JSON files that MLflow shows as tables
 COMMIT_TAG: Final = "mlflow.source.git.commit"
 MODEL: Final = "model"  # folder of a model's files among the artifacts of its run
 _MANIFEST, _FILE = "manifest.json", "sqlite:///"
@@ -130,10 +129,11 @@ def _create_database(file: str) -> None:
             MlflowClient(tracking_uri=f"sqlite:///{partial}").search_experiments(max_results=1)
 
 
-def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
+def experiment_of(client: MlflowClient, config: Config, suffix: str = "") -> str:
     """Return the id of an experiment; a new one is marked as machine learning, so MLflow does not ask."""
     from mlflow.exceptions import MlflowException
 
+    name = f"{config.tracking.experiment or config.name}{suffix}"
     existing = client.get_experiment_by_name(name)
     if existing is not None:
         return str(existing.experiment_id)
@@ -148,12 +148,18 @@ def experiment_of(client: MlflowClient, config: Config, name: str) -> str:
         return str(created.experiment_id)
 
 
+def runs_by_model(client: MlflowClient, experiment: str, run_id: str) -> dict[str, MlflowRun]:
+    """Return the newest MLflow run of each model of a Peerglass run, or of each signal of a file."""
+    found = client.search_runs([experiment], f"tags.`{RUN_TAG}` = '{run_id}'")
+    return {one.data.tags[MODEL_TAG]: one for one in reversed(found)}
+
+
 def track_trial(
     config: Config, search: str, number: int, values: Mapping[str, Any], score: float | None
 ) -> None:
     """Log a finished trial of a search as a run of ``<name>-tune``; without a score it has failed."""
     with open_store(config) as client:
-        experiment = experiment_of(client, config, f"{config.tracking.experiment or config.name}-tune")
+        experiment = experiment_of(client, config, "-tune")
         tags = {_STUDY_TAG: search, _VALUES_TAG: json.dumps(values)}
         created = client.create_run(experiment, tags=tags, run_name=f"{search}-{number}")
         log(client, created, parameters=values, metrics={0: {"validation": score}})

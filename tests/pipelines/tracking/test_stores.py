@@ -264,9 +264,10 @@ def test_processes_that_start_at_once_on_a_fresh_store_all_succeed(tmp_path: Pat
         "from types import SimpleNamespace as Settings\n"
         "from pipelines.tracking.store import experiment_of, open_store\n"
         "folder = sys.argv[1]\n"
-        "tracking = Settings(uri=f'sqlite:///{folder}/mlflow.db', artifacts=folder + '/artifacts')\n"
+        "uri = f'sqlite:///{folder}/mlflow.db'\n"
+        "tracking = Settings(uri=uri, artifacts=folder + '/artifacts', experiment='shared')\n"
         "with open_store(Settings(tracking=tracking)) as client:\n"
-        "    print(experiment_of(client, Settings(tracking=tracking), 'shared'))\n"
+        "    print(experiment_of(client, Settings(tracking=tracking)))\n"
     )
     started = [Process(code, [str(tmp_path)]) for _ in range(5)]
     answers = [(*one.communicate(timeout=300), one.returncode) for one in started]
