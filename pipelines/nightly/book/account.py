@@ -91,7 +91,7 @@ def real_account(config: Config, data: NightData, recorded: Recorded, capital: f
     trades = trades.with_columns(pl.Series("ticker", now, dtype=pl.String))
     own = (pl.col("config") == config.name) & (pl.col("night") < session)
     booked = data.lake.rows("positions", ["session", "ticker", "price"], own)
-    days = panel.dates_T.astype("datetime64[D]").tolist()
+    days = panel.dates_T.tolist()
     trades = place_trades(trades, Path(path), days, panel.tickers_N, set(booked["ticker"]))
     begun = recorded.accounts["session"][0] if recorded.last else session
     first = min([days.index(begun) if begun in days else 0, *trades["t"]])
@@ -229,7 +229,7 @@ def book_sessions(
 ) -> Booked:
     """Book the sessions after the last night, up to tonight."""
     capital = account_capital(config, data.lake)
-    days = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    days = data.market.panel.dates_T.tolist()
     since = recorded.last if recorded.last is not None else days[-2] if len(days) > 1 else dt.date.min
     new = [t for t, day in enumerate(days) if day > since]
     positions = _positions(data, recorded, before, real, capital)
@@ -238,7 +238,10 @@ def book_sessions(
     if recorded.last is not None and recorded.accounts["session"][0] < days[0]:
         backtest_nav = None  # the lake has lost the prices of the first night
     elif recorded.last is not None:
-        first, course = _replayed(config, data, recorded)
+        own = (pl.col("config") == config.name) & pl.col("session").is_in(recorded.made["session"].implode())
+        every = replace(recorded, books=data.lake.rows("books", filters=own))
+        rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
+        first, course = replay(every, data.market.panel, data.tables.get("securities"), rule)
         backtest_nav = dict(zip(days[first:], (course.nav_T * capital).tolist(), strict=True))
         names = dict(enumerate(data.market.panel.tickers_N))
         backtest = course.ledger.select(
@@ -273,19 +276,44 @@ def book_sessions(
 def _positions(
     data: NightData, recorded: Recorded, before: Held, real: Real | None, capital: float
 ) -> pl.DataFrame:
-    """Rows of the account's ledger; ``t`` and ``priced_at`` are rows of the panel."""
+    """Rows of the account's ledger, in shares and currency; ``t`` and ``priced_at`` are rows of the panel."""
     panel = data.market.panel
     if real is not None:
-        bought_TN, at_TN = real.fills.bought_TN, real.prices.price_TN.copy()
+        course, first, tickers, prices = real.course, real.first, real.tickers, real.prices
+        start_N, bought_TN, at_TN = np.zeros(len(tickers)), real.fills.bought_TN, prices.price_TN.copy()
         np.divide(real.fills.paid_TN, bought_TN, out=at_TN, where=bought_TN != 0)
-        start_N = np.zeros(len(real.tickers))
-        return _rows(real.course, real.first, start_N, real.tickers, real.prices, at_TN, panel, capital)
-    if before.course is None:
+    elif before.course is not None:
+        course, first, tickers, start_N = before.course, before.start, panel.tickers_N, before.start_N
+        prices = _prices(data, first, [], pl.DataFrame())
+        terms = BacktestConfig.model_validate(json.loads(recorded.accounts["terms"][-1]))
+        at_TN = _fill_prices(terms, panel, slice(first, panel.n_sessions), prices)
+    else:
         return _EMPTY
-    terms = BacktestConfig.model_validate(json.loads(recorded.accounts["terms"][-1]))
-    prices = _prices(data, before.start, [], pl.DataFrame())
-    at_TN = _fill_prices(terms, panel, slice(before.start, panel.n_sessions), prices)
-    return _rows(before.course, before.start, before.start_N, panel.tickers_N, prices, at_TN, panel, capital)
+    ledger = course.ledger
+    t, n = ledger["session"].to_numpy(), ledger["firm"].to_numpy()
+    before_L = ledger.select(pl.col("position").shift(1).over("firm", order_by="session")).to_series()
+    held_L = np.where(before_L.is_null(), np.append(start_N, 0.0)[n], before_L.fill_null(0.0).to_numpy())
+    row_T1 = np.arange(panel.n_sessions)[:, None]
+    priced_TN = np.maximum.accumulate(np.where(panel.traded_TN, row_T1, -1), axis=0)
+    priced_L = np.where(n < panel.n_firms, priced_TN[t + first, np.minimum(n, panel.n_firms - 1)], -1)
+    price_L, last_L = prices.price_TN[t, n], prices.price_TN[np.maximum(t - 1, 0), n]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares_L = ledger["position"].to_numpy() * capital / price_L
+        bought_L = ledger["trade"].to_numpy() * capital / at_TN[t, n]
+        held_L = np.where(held_L == 0, 0.0, held_L * capital / last_L)
+    dividend_L = np.nan_to_num(held_L * prices.split_TN[t, n] * prices.dividend_TN[t, n])
+    numbers = {"shares": shares_L, "price": price_L, "bought": bought_L, "paid": at_TN[t, n]}
+    frame = ledger.select(
+        (pl.col("session") + first).alias("t"),
+        pl.Series("ticker", [tickers[firm] for firm in n], dtype=pl.String),
+        pl.Series("priced_at", priced_L),
+        value=pl.col("position") * capital,
+        fee=(pl.col("half_spread") + pl.col("commission") + pl.col("impact")) * capital,
+        charge=(pl.col("borrow") + pl.col("financing")) * capital,
+        pnl=(pl.col("pnl") - pl.col("cost")) * capital,
+        dividend=pl.Series(dividend_L),
+    ).with_columns(pl.Series(name, number).fill_nan(None) for name, number in numbers.items())
+    return frame.select(_EMPTY.columns)
 
 
 def _profits(  # noqa: PLR0917  # the account, and what it is compared with
@@ -301,7 +329,7 @@ def _profits(  # noqa: PLR0917  # the account, and what it is compared with
     own = (pl.col("config") == config.name) & (pl.col("session") <= (recorded.last or dt.date.min))
     earlier = data.lake.rows("profits", filters=own).sort("session")
     capital, begun = account_capital(config, data.lake), before.course is not None
-    days = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    days = data.market.panel.dates_T.tolist()
     course = before.course if real is None else real.course
     first = before.start if real is None else real.first
 
@@ -312,8 +340,6 @@ def _profits(  # noqa: PLR0917  # the account, and what it is compared with
         return capital if t < first else float(course.nav_T[t - first]) * capital
 
     nav, gross = (earlier[name][-1] if earlier.height else capital for name in ("nav", "gross"))
-    if earlier.is_empty() and begun and real is None:
-        nav = gross = nav_on(first)  # nights that were played before there were profits
     rows = list[dict[str, object]]()
     start = before.start + 1 if begun else len(days) - 1
     for t in range(start, len(days)):
@@ -344,71 +370,12 @@ def _days(at: pl.Expr, days: list[dt.date]) -> pl.Expr:
     return at.replace_strict(dict(enumerate(days)), default=None, return_dtype=pl.Date)
 
 
-def _replayed(config: Config, data: NightData, recorded: Recorded) -> tuple[int, Course]:
-    """Backtest the decisions of all nights (`pipelines.nightly.book.holdings.replay`)."""
-    own = (pl.col("config") == config.name) & pl.col("session").is_in(recorded.made["session"].implode())
-    every = replace(recorded, books=data.lake.rows("books", filters=own))
-    rule = DelistingRule(unknown_return=config.label.unknown_delisting_return)
-    return replay(every, data.market.panel, data.tables.get("securities"), rule)
-
-
-def _rows(  # noqa: PLR0917  # a course, and what turns its values into shares
-    course: Course,
-    first: int,
-    start_N: FloatArray,
-    tickers: tuple[str, ...],
-    prices: SharePrices,
-    at_TN: FloatArray,
-    panel: Panel,
-    capital: float,
-) -> pl.DataFrame:
-    """Write a ledger in shares and in the currency of the prices; ``first`` is its start in the panel."""
-    ledger = course.ledger
-    t, n = ledger["session"].to_numpy(), ledger["firm"].to_numpy()
-    before = ledger.select(pl.col("position").shift(1).over("firm", order_by="session")).to_series()
-    before_L = np.where(before.is_null(), np.append(start_N, 0.0)[n], before.fill_null(0.0).to_numpy())
-    row_T1 = np.arange(panel.n_sessions)[:, None]
-    priced_TN = np.maximum.accumulate(np.where(panel.traded_TN, row_T1, -1), axis=0)
-    priced_L = np.where(n < panel.n_firms, priced_TN[t + first, np.minimum(n, panel.n_firms - 1)], -1)
-    price_L, last_L = prices.price_TN[t, n], prices.price_TN[np.maximum(t - 1, 0), n]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares_L = ledger["position"].to_numpy() * capital / price_L
-        bought_L = ledger["trade"].to_numpy() * capital / at_TN[t, n]
-        held_L = np.where(before_L == 0, 0.0, before_L * capital / last_L)
-    dividend_L = np.nan_to_num(held_L * prices.split_TN[t, n] * prices.dividend_TN[t, n])
-    charge, fee = (
-        pl.col("borrow") + pl.col("financing"),
-        pl.col("half_spread") + pl.col("commission") + pl.col("impact"),
-    )
-    amounts = {
-        "value": pl.col("position"),
-        "fee": fee,
-        "charge": charge,
-        "pnl": pl.col("pnl") - pl.col("cost"),
-    }
-    numbers = {
-        "shares": shares_L,
-        "price": price_L,
-        "bought": bought_L,
-        "paid": at_TN[t, n],
-        "dividend": dividend_L,
-    }
-    frame = ledger.select(
-        (pl.col("session") + first).alias("t"),
-        pl.Series("ticker", [tickers[firm] for firm in n], dtype=pl.String),
-        pl.Series("priced_at", priced_L),
-        *((expression * capital).alias(name) for name, expression in amounts.items()),
-        *(pl.Series(name, number).fill_nan(None) for name, number in numbers.items()),
-    )
-    return frame.select(_EMPTY.columns)
-
-
 def _absent(config: Config, data: NightData, before: Held, capital: float) -> pl.DataFrame:
     """Write the firms that the data do not have, at their last value and the price that was booked last."""
     own = (pl.col("config") == config.name) & (pl.col("night") < data.session)
     booked = data.lake.rows("positions", filters=own).sort("session").unique("ticker", keep="last")
     last = {row["ticker"]: row for row in booked.iter_rows(named=True)}
-    days = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    days = data.market.panel.dates_T.tolist()
     rows = []
     for ticker, one in before.absent.items():
         price, priced_on = (last.get(ticker, {}).get(name) for name in ("price", "priced_on"))
@@ -429,18 +396,16 @@ def _findings(  # noqa: PLR0917  # what was booked, and from what
 ) -> Iterator[NightFinding]:
     """Say what the account earned, what was revised, and how the fills differ from the orders."""
     tonight, first = profits.row(-1, named=True), profits.row(0, named=True)
-    capital = tonight["capital"]
-    before = tonight["nav"] - tonight["pnl"]
-    earned = tonight["pnl"] / before if before > 0 else 0.0
+    capital, over_nav = tonight["capital"], earned(profits)["return"] or 0.0
     said = (
         f"The account is worth {tonight['nav']:,.0f}, of which {tonight['cash']:,.0f} are cash; the session "
-        f"earned {tonight['pnl']:+,.0f} ({earned:+.2%})."
+        f"earned {tonight['pnl']:+,.0f} ({over_nav:+.2%})."
     )
     if tonight["backtest_nav"] is None:
         said += " The prices begin after the first night, so the backtest of its decisions is unknown."
     else:
         said += f" The backtest of the same decisions would be worth {tonight['backtest_nav']:,.0f}."
-    yield NightFinding("account", "ok", said, value=earned)
+    yield NightFinding("account", "ok", said, value=over_nav)
     revision = first["revision"] / first["capital"]
     if abs(revision) > 1e-9:
         yield NightFinding(
@@ -467,7 +432,7 @@ def _fill_findings(
     data: NightData, recorded: Recorded, booked: pl.DataFrame, real: Real
 ) -> Iterator[NightFinding]:
     """Compare tonight's fills with the orders that were to be filled tonight."""
-    days = data.market.panel.dates_T.astype("datetime64[D]").tolist()
+    days = data.market.panel.dates_T.tolist()
     ordered: dict[str, float] = {}
     if recorded.last is not None:
         at = max(len(days) - 1 - int(recorded.accounts["delay"][-1]), 0)
@@ -527,15 +492,11 @@ def earned(profits: pl.DataFrame) -> dict[str, float | None]:
     Keys: ``pnl``, ``return``, ``pnl_month`` and ``return_month``. A return is None unless the NAV before it
     is above 0.
     """
-    newest = profits["session"].max()
-    in_month = profits.filter(pl.col("session").dt.truncate("1mo") == pl.lit(newest).dt.truncate("1mo"))
-    found = {
-        "": float(profits["pnl"][-1]),
-        "_month": float((in_month["pnl"] + in_month["revision"]).sum()),
-    }
-    nav = float(profits["nav"][-1])
-    out = dict[str, float | None]()
+    month = pl.col("session").dt.truncate("1mo")
+    in_month = profits.filter(month == month.max())
+    found = {"": profits["pnl"][-1], "_month": (in_month["pnl"] + in_month["revision"]).sum()}
+    out, nav = dict[str, float | None](), float(profits["nav"][-1])
     for what, pnl in found.items():
-        out[f"pnl{what}"], before = pnl, nav - pnl
+        out[f"pnl{what}"], before = float(pnl), nav - pnl
         out[f"return{what}"] = pnl / before if before > 0 else None
     return out

@@ -378,7 +378,7 @@ class _Rolling:
         known_then = set(rows.filter(gone)["ticker"])
         absent = sum(one.weight for ticker, one in self._absent.items() if ticker not in known_then)
         if self._whole:  # the backtest cuts what it cannot pay for itself
-            decided_N = place(as_decided(rows), "decided", panel, renames)
+            decided_N = place(rows, "decided", panel, renames)
             return _Target(decided_N, 0.0, known=True, small_N=np.zeros(len(decided_N), dtype=np.bool_))
         weight_N = funded(place(rows, "weight", panel, renames), absent)
         small = pl.col("bound").eq_missing(TOO_SMALL)
@@ -456,11 +456,6 @@ def place(rows: pl.DataFrame, column: str, panel: Panel, renames: pl.DataFrame) 
         if n is not None:
             out_N[n] += value
     return out_N
-
-
-def as_decided(rows: pl.DataFrame) -> pl.DataFrame:
-    """Fill the decided weights of one night; rows of nights before they were recorded have the orders'."""
-    return rows.with_columns(pl.coalesce("decided", "weight").alias("decided"))
 
 
 def _delistings(securities: pl.DataFrame | None) -> dict[str, pl.DataFrame]:

@@ -36,7 +36,6 @@ from pipelines.nightly.book.holdings import (
     TOO_SMALL,
     Held,
     Recorded,
-    as_decided,
     hold,
     place,
 )
@@ -145,7 +144,7 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     panel, horizon = market.panel, config.label.horizon
     made, last_N = recorded.made, None
     if made.height:
-        last_N = place(as_decided(recorded.of(made["session"][-1])), "decided", panel, recorded.renames)
+        last_N = place(recorded.of(made["session"][-1]), "decided", panel, recorded.renames)
     rows = np.searchsorted(panel.dates_T, made["session"].to_numpy())
     rows = rows[rows > panel.n_sessions - 1 - horizon]  # earlier ones are not held any more
     held = slice(int(rows[0]) if len(rows) else panel.n_sessions - 1, panel.n_sessions)
