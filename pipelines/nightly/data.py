@@ -75,9 +75,8 @@ def night_data(
     return NightData(session, dict(versions), config, tables, market, lake, progress)
 
 
-def newest_session(lake: Lake, versions: Mapping[str, int] | None = None) -> dt.date:
-    """Return the newest session in the prices of a lake, at the newest versions unless others are given."""
-    versions = input_versions(lake) if versions is None else versions
+def newest_session(lake: Lake, versions: Mapping[str, int]) -> dt.date:
+    """Return the newest session in the prices of a lake at some versions."""
     dates = lake.read("prices", version=versions["prices"], columns=["date"], ordered=False)
     newest: dt.date = dates["date"].max()  # type: ignore[assignment]  # dates of a known schema
     return newest
@@ -92,8 +91,8 @@ def signal_history(
     nights = result.read_nights(data.lake, config.name).filter(pl.col("session") < data.session)
     rival = nights.filter(pl.col("challenger") == str(challenger)).select("session", version="challenger")
     roles = [
-        (result.CHAMPION, champion, nights.select("session", "version")),
-        (result.CHALLENGER, challenger, rival),
+        ("champion", champion, nights.select("session", "version")),
+        ("challenger", challenger, rival),
     ]
     parts = [
         pl.concat([before.drop_nulls("version"), _tonight(data.session, version)]).with_columns(

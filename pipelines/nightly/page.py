@@ -4,7 +4,7 @@ Shape suffix: T sessions.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -129,19 +129,24 @@ def _account(profits: pl.DataFrame) -> tuple[list[tuple[str, str, str]], list[di
     ]
     if profits.height < 2:
         return tiles, []
-    drawn = profits.tail(_SESSIONS)
-    lines = (
-        ("account", "nav", figure.LineStyle(figure.BLUE)),
-        ("backtest of its decisions", "backtest_nav", figure.LineStyle(figure.INK, "dash")),
-    )
-    grown = {y: 100.0 * (pl.col(y) / pl.col("capital") - 1.0) for _, y, _ in lines}
-    traces = [
-        figure.line(drawn.select(date="session", y=grown[y]), name, style, "") for name, y, style in lines
+    lines = {
+        "account": ("nav", figure.LineStyle(figure.BLUE)),
+        "backtest of its decisions": ("backtest_nav", figure.LineStyle(figure.INK, "dash")),
+    }
+    grown = profits.with_columns(100.0 * (pl.col("nav", "backtest_nav") / pl.col("capital") - 1.0))
+    return tiles, [_chart("Return on the capital, after costs, %", _lines(grown, lines), 1)]
+
+
+def _lines(frame: pl.DataFrame, lines: Mapping[str, tuple[str, figure.LineStyle]]) -> list[figure.Trace]:
+    """Columns of the last sessions as lines, by their names in the legend."""
+    newest = frame.sort("session").tail(_SESSIONS)
+    return [
+        figure.line(newest.select(date="session", y=y), name, style, "") for name, (y, style) in lines.items()
     ]
-    chart = figure.draw(
-        "Return on the capital, after costs, %", 180, traces, figure.over_time(figure.axis(""))
-    )
-    return tiles, [static_chart(chart, 1)]
+
+
+def _chart(title: str, traces: Sequence[figure.Trace], digits: int) -> dict[str, Any]:
+    return static_chart(figure.draw(title, 180, traces, figure.over_time(figure.axis(""))), digits)
 
 
 def _limits(limits: pl.DataFrame) -> pl.DataFrame:
@@ -150,18 +155,17 @@ def _limits(limits: pl.DataFrame) -> pl.DataFrame:
         return limits
     order = pl.col("state").replace_strict({"exceeded": 0, "binds": 1, "free": 2})
     ordered = limits.sort(order, maintain_order=True)
-    written = {
-        name: [amount(value, unit) for value, unit in ordered.select(field, "unit").iter_rows()]
+    return ordered.with_columns(
+        pl.Series(name, [amount(*row) for row in ordered.select(field, "unit").iter_rows()])
         for name, field in (("amount", "value"), ("allowed", "limit"))
-    }
-    return ordered.with_columns(pl.Series(name, values) for name, values in written.items())
+    )
 
 
 def _ends(result: NightResult, moved: dict[str, str]) -> Iterator[tuple[str, pl.DataFrame]]:
     """The highest and the lowest signals of the champion, with what moved them."""
     ranked = _champion_signals(result).drop_nulls("signal").sort("signal", descending=True)
-    reasons = pl.Series("moved", [moved.get(ticker) for ticker in ranked["ticker"]], dtype=pl.String)
-    ranked, half = ranked.with_columns(reasons), min(_NAMES, ranked.height // 2) or 1
+    reasons = pl.col("ticker").replace_strict(moved, default=None, return_dtype=pl.String)
+    ranked, half = ranked.with_columns(moved=reasons), min(_NAMES, ranked.height // 2) or 1
     if ranked.height:
         yield "Highest", ranked.head(half)
         yield "Lowest", ranked.tail(half).reverse()
@@ -193,7 +197,7 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     realised, cusum = (result.tables.get(name, pl.DataFrame()) for name in ("realised_ic", "cusum"))
     charts, words = [], []
     if not realised.is_empty():
-        charts.append(static_chart(_realised(realised, result.overlap), 2))
+        charts.append(_chart("Realised rank IC", _realised(realised, result.overlap), 2))
         band = "with a band of 95%"
         if result.overlap * _OVERLAPS > _WINDOW:
             band = f"too few for a band, because the labels of {result.overlap} sessions overlap"
@@ -205,26 +209,18 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
             else f"A mean is drawn from {_WINDOW} sessions on.",
         ]
     if not cusum.is_empty():
-        newest = cusum.sort("session").tail(_SESSIONS)
-        lines = (
-            ("CUSUM of the champion", "sum", figure.LineStyle(figure.BLUE)),
-            ("limit", "limit", figure.LineStyle(figure.VERMILION, "dash")),
-        )
-        traces = [
-            figure.line(newest.select(date="session", y=y), name, style, "") for name, y, style in lines
-        ]
-        charts.append(
-            static_chart(
-                figure.draw("CUSUM of realised rank IC", 180, traces, figure.over_time(figure.axis(""))), 1
-            )
-        )
+        lines = {
+            "CUSUM of the champion": ("sum", figure.LineStyle(figure.BLUE)),
+            "limit": ("limit", figure.LineStyle(figure.VERMILION, "dash")),
+        }
+        charts.append(_chart("CUSUM of realised rank IC", _lines(cusum, lines), 1))
         words.append(
             "The CUSUM rises while forecasts are worse than in the backtest; at the limit it is an alarm."
         )
     return charts, words
 
 
-def _realised(realised: pl.DataFrame, overlap: int) -> figure.Figure:
+def _realised(realised: pl.DataFrame, overlap: int) -> list[figure.Trace]:
     newest = realised["session"].unique().sort().tail(_SESSIONS)
     series = {
         role: realised.filter(pl.col("role") == role).select(date="session", rank_ic="rank_ic").sort("date")
@@ -244,7 +240,7 @@ def _realised(realised: pl.DataFrame, overlap: int) -> figure.Figure:
             half = critical_value(_WINDOW, lags) * known["error"]
             traces.append(figure.band(known, half, name, style))
         traces.append(figure.line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
-    return figure.draw("Realised rank IC", 180, traces, figure.over_time(figure.axis("")))
+    return traces
 
 
 def _drift(drift: pl.DataFrame) -> list[pl.DataFrame]:

@@ -68,7 +68,7 @@ def seal(config: Config, lake: Lake, result: NightResult, source: NightSource, n
             if (path := result.folder / name).is_file()
         },
         "tables": {
-            table: _digest(rows.filter(pl.col("created_at") <= now), table)
+            table: _digest(rows, table, result.session, now)
             for table, rows in _sealed_rows(lake, config.name, result.session).items()
         },
     }
@@ -115,25 +115,17 @@ def verify(config: Config, lake: Lake) -> dict[str, Any]:
     """
     folder, registered = nights_folder(config), Path(config.output) / REGISTERED
     entries, registrations = read_entries(folder), read_entries(registered)
-    if not (entries or registrations):
-        raise _nothing_sealed(folder)
+    _require_entries(folder, [*entries, *registrations])
     found = [*problems(folder), *problems(registered)]
     newest = {entry["session"]: entry for entry in entries}
-    stored = {
-        table: {str(day): part for (day,), part in rows.partition_by("session", as_dict=True).items()}
-        for table, rows in (_sealed_rows(lake, config.name) if entries else {}).items()
-    }
+    stored = _sealed_rows(lake, config.name) if entries else {}
     for session, entry in newest.items():
-        sealed_at = dt.datetime.fromisoformat(entry["sealed_at"])
-        for table, digest in entry["tables"].items():
-            rows = stored[table].get(session)
-            if (
-                _digest(None if rows is None else rows.filter(pl.col("created_at") <= sealed_at), table)
-                != digest
-            ):
-                found.append(
-                    f"The table {table} in the lake differs from what was sealed for the night of {session}."
-                )
+        day, sealed_at = dt.date.fromisoformat(session), dt.datetime.fromisoformat(entry["sealed_at"])
+        found += [
+            f"The table {table} in the lake differs from what was sealed for the night of {session}."
+            for table, digest in entry["tables"].items()
+            if _digest(stored[table], table, day, sealed_at) != digest
+        ]
     return {
         "config": config.name,
         "folder": str(folder),
@@ -162,7 +154,8 @@ def evidence(config: Config, lake: Lake) -> dict[str, Any]:
     be read.
     """
     folder = nights_folder(config)
-    entries = _sealed(folder)
+    entries = read_entries(folder)
+    _require_entries(folder, entries)
     in_time = _in_time(config, lake, entries)
     watched = folder / entries[-1]["session"] / "monitor" / "realised_ic.parquet"
     figures = {}
@@ -196,16 +189,17 @@ def _figure(rows: pl.DataFrame, name: str, in_time: Collection[str], overlap: in
 def describe_evidence(found: Mapping[str, Any]) -> str:
     """Format the answer of :func:`evidence` for a terminal."""
     lines = [f"record of {found['config']}: {found['nights']} nights sealed in time"]
-    for name, unit in (("rank_ic", Kind(4)), ("return", PERCENT.at(3))):
-        if (one := found["figures"].get(name)) is None:
-            continue
-        end = "%" if name == "return" else ""
+    written = {
+        "rank_ic": ("rank IC", Kind(4), ""),
+        "return": ("return of a session, net", PERCENT.at(3), "%"),
+    }
+    for name, one in found["figures"].items():
+        label, unit, end = written[name]
         mean, lower, upper = (unit.with_sign.text(one[key]) for key in ("mean", "lower", "upper"))
         since = one["excludes_zero_since"]
         said = f"it excludes zero since {since}" if since else "zero is not excluded yet"
         if one["lower"] is None:
             said = f"an interval needs {BURN_IN} independent sessions"
-        label = {"rank_ic": "rank IC", "return": "return of a session, net"}[name]
         measured = f"{mean}{end} [{lower}, {upper}] over {one['sessions']} sessions"
         lines.append(f"  {label:24}  {measured if one['sessions'] else 'no session yet'}; {said}")
     return "\n".join([*lines, "The intervals hold at 95% on all nights together, however often one looks."])
@@ -248,18 +242,11 @@ def _in_time(config: Config, lake: Lake, entries: Sequence[Mapping[str, Any]]) -
     return found
 
 
-def _sealed(folder: Path) -> list[dict[str, Any]]:
-    """The entries of a record that has some."""
-    entries = read_entries(folder)
+def _require_entries(folder: Path, entries: Sequence[object]) -> None:
     if not entries:
-        raise _nothing_sealed(folder)
-    return entries
-
-
-def _nothing_sealed(folder: Path) -> DataError:
-    return DataError(
-        f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
-    )
+        raise DataError(
+            f"There is no record in {folder}; a night seals one, so play one with 'peerglass nightly CONFIG'."
+        )
 
 
 def _sealed_rows(lake: Lake, config: str, session: dt.date | None = None) -> dict[str, pl.DataFrame]:
@@ -273,10 +260,10 @@ def _sealed_rows(lake: Lake, config: str, session: dt.date | None = None) -> dic
     }
 
 
-def _digest(rows: pl.DataFrame | None, table: str) -> str:
-    """SHA-256 of a night's rows of a table, as canonical JSON; None has no rows."""
-    columns = _TABLES[table]
-    listed = [] if rows is None else rows.select(columns).sort(columns[:3]).rows()
+def _digest(rows: pl.DataFrame, table: str, session: dt.date, until: dt.datetime) -> str:
+    """SHA-256 of the rows of a table that a night had when it was sealed, as canonical JSON."""
+    columns, own = _TABLES[table], (pl.col("session") == session) & (pl.col("created_at") <= until)
+    listed = rows.filter(own).select(columns).sort(columns[:3]).rows()
     return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()
 
 

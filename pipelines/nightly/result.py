@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, RUSAGE_SELF
-from typing import Any, Final, Literal, Self
+from typing import Any, Literal, Self
 
 import polars as pl
 from pydantic import BaseModel, ConfigDict
@@ -294,10 +294,6 @@ def read_revision(
     wanted = (pl.col("config") == config_name) & (pl.col("session") == session)
     wanted &= (pl.col("version") == str(version)) & (pl.col("revision") == revision)
     return lake.rows("signals", filters=wanted).sort("ticker")
-
-
-CHAMPION: Final = "champion"
-CHALLENGER: Final = "challenger"
 
 
 def known_renames(lake: Lake, session: dt.date, version: int | None = None) -> pl.DataFrame:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from features.arrays import FloatArray
+from features.arrays import FloatArray, IntArray
 from features.panel.derived import cached
 from models.explain.groups import GroupAttribution, GroupGameConfig, explain_groups, mean_over_seeds
 from models.explain.players import PlayerConfig
@@ -34,7 +34,9 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
     """Forecast a session: signal and rank (0 to 1) of every priced firm, null outside the universe."""
     run = open_run(str(folder_of(version, Path(config.output))))
     features = scoring_features(run, data)
-    forecasts = session_forecasts(run, version.model, fold, features)
+    arrays, last = session_arrays(features, run.config.features.window), len(features.universe_WN) - 1
+    with one_thread():
+        forecasts = seed_forecasts(run, version.model, fold, arrays, np.array([last]))
     inside_N = features.universe_WN[-1] & data.market.universe_TN[-1]
     signal_N, dispersion_N = (
         np.where(inside_N, one_1N[0], np.nan) for one_1N in (ensemble(forecasts), seed_dispersion(forecasts))
@@ -64,17 +66,14 @@ def score(version: ModelVersion, config: Config, data: NightData, fold: int = 0)
     ).sort("ticker")
 
 
-def session_forecasts(
-    run: RecordedRun, model: str, fold: int, features: SessionFeatures
+def seed_forecasts(
+    run: RecordedRun, model: str, fold: int, arrays: Arrays, sessions: IntArray
 ) -> dict[int, FloatArray]:
-    """Forecast one session with every seed: seed -> array of shape (1, N), NaN outside the universe."""
-    arrays = session_arrays(features, run.config.features.window)
-    last = np.array([len(features.universe_WN) - 1], dtype=np.int64)
+    """Forecast sessions with every seed: seed -> array (sessions, N), NaN outside the universe."""
     forecasts = {}
-    with one_thread():
-        for seed in run.config.seeds:
-            fitted, inputs = load_checkpoint(run.checkpoint(model, fold, seed))
-            forecasts[seed] = fitted.forecast(to_tensors(arrays, inputs, "cpu"), last).astype(np.float64)
+    for seed in run.config.seeds:
+        fitted, inputs = load_checkpoint(run.checkpoint(model, fold, seed))
+        forecasts[seed] = fitted.forecast(to_tensors(arrays, inputs, "cpu"), sessions).astype(np.float64)
     return forecasts
 
 

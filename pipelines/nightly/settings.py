@@ -41,15 +41,9 @@ def traded_settings(config: Config) -> Settings:
     traded = {
         "book": {"name": name, **book.model_dump(mode="json")},
         "backtest": config.backtest.model_dump(mode="json", include=terms),
-        "account": {
-            "filled_by": filled_by(config),
-            "min_trade": config.nightly.account.min_trade,
-        },
+        "account": {"filled_by": filled_by(config), "min_trade": config.nightly.account.min_trade},
     }
-    return {
-        **trained_settings(config, nightly_model(config)),
-        **masked_settings(json.loads(json.dumps(traded))),
-    }
+    return trained_settings(config, nightly_model(config)) | masked_settings(json.loads(json.dumps(traded)))
 
 
 def filled_by(config: Config) -> Literal["rule", "fills", "positions"]:
@@ -82,12 +76,6 @@ def changes_since(config: Config, lake: Lake) -> SettingChanges:
     recorded = read_nights(lake, config.name).filter(settings_known)
     if recorded.height:
         before: Settings = json.loads(recorded["settings"][0])
-        one = model_settings(config, nightly_model(config))
-        for section, computed in (
-            (before["model"], one.options.COMPUTED),
-            (before["model"]["fit"], one.fit.COMPUTED),
-        ):
-            section |= {key: value for key, value in computed.items() if key in section}
         since, now = f"the night of {recorded['session'][0]}", traded_settings(config)
         return SettingChanges(since, tuple(setting_changes(_with_new_settings(before, now), now)))
     best = champion(lake, config.name)

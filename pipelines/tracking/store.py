@@ -408,11 +408,8 @@ def _register(client: MlflowClient, name: str, config_name: str, model: str) -> 
         f"The model `{model}` of the Peerglass config `{config_name}`. A version is that of one run: a "
         "checkpoint per fold and seed."
     )
-    try:
+    with suppress(MlflowException):  # it exists; if it does not, its version cannot be created either
         client.create_registered_model(name, description=text)
-    except MlflowException:
-        if not client.search_registered_models(f"name = '{name}'", max_results=1):
-            raise  # otherwise it exists
 
 
 INPUTS: Final = "inputs.json"  # names of a version's inputs, beside its checkpoints

@@ -7,7 +7,6 @@ import datetime as dt
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -72,14 +71,13 @@ class _Checks:
         held = rows.join(firms.filter(pl.col("calendar") == name), on="ticker", how="semi")["date"].unique()
         missing = [str(day) for day in expected.filter(~expected.is_in(held.implode()))]
         count = f"{len(expected)} sessions of {name} from {first} to {data.session}"
-        said = f"The data hold all {count}."
-        if missing:
-            said = (
-                f"The data lack {len(missing)} of the {count}: {abbreviate(missing, 5)}; ask the source for "
-            )
-            said += "them. Labels across them are unknown."
-        yield NightFinding(
-            "calendar", "warn" if missing else "ok", said, value=float(len(missing)), limit=0.0
+        yield verdict(
+            "calendar",
+            f"The data lack {len(missing)} of the {count}" if missing else f"The data hold all {count}",
+            f": {abbreviate(missing, 5)}; ask the source for them. Labels across them are unknown.",
+            fine=not missing,
+            value=float(len(missing)),
+            limit=0.0,
         )
 
     def coverage(self) -> Iterator[NightFinding]:
@@ -155,27 +153,28 @@ class _Checks:
             return
         limit, most = self.limits.max_corrections, self.limits.max_withdrawn
         stored = data.lake.count("prices", self.prices)
-        lost = found.withdrawn.filter(~pl.col("ticker").is_in(data.renames["ticker"].implode()))
-        withdrawn = lost.height / max(stored, 1)
+        known = pl.col("ticker").is_in(data.renames["ticker"].implode())
+        lost = found.filter(pl.col("change") == "withdrawn", ~known)
+        withdrawn, earliest = lost.height / max(stored, 1), found["date"].min()
+        counts = found["ticker"].value_counts().sort(pl.col("count") * -1, "ticker")
+        firms = abbreviate(counts["ticker"].to_list(), 5)
         if withdrawn > most and lost["ticker"].n_unique() > 1:
             sentence = (
                 f"{lost.height:,} of the {stored:,} price rows of the night of {last} were withdrawn, which "
-                f"is {withdrawn:.1%} (limit {most:.0%}), the earliest of {found.earliest}: "
-                f"{abbreviate(found.tickers, 5)}. The delivery is probably truncated: deliver the rest and "
+                f"is {withdrawn:.1%} (limit {most:.0%}), the earliest of {earliest}: "
+                f"{firms}. The delivery is probably truncated: deliver the rest and "
                 "run the night again, or raise nightly.checks.max_withdrawn."
             )
             yield NightFinding("withdrawn", "fail", sentence, value=withdrawn, limit=most)
             return
-        count = found.rows.height
         year = int(self.panel.traded_TN[-round(self.panel.periods_per_year) :].sum())
-        share = count / max(year, 1)
+        share = found.height / max(year, 1)
         said = f"No price up to {last} has changed since that night"
-        if count:
+        if found.height:
+            parts = (f"{(found['change'] == one).sum():,} {one}" for one in CHANGES)
             said = (
-                f"{count:,} price rows up to {last} have changed since that night "
-                f"({found.changed.height:,} corrected, {found.added.height:,} added, "
-                f"{found.withdrawn.height:,} withdrawn), the earliest of {found.earliest}: "
-                f"{abbreviate(found.tickers, 5)}"
+                f"{found.height:,} price rows up to {last} have changed since that night "
+                f"({', '.join(parts)}), the earliest of {earliest}: {firms}"
             )
         yield verdict(
             "corrections",
@@ -265,36 +264,17 @@ class _Checks:
         )
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Corrections:
-    """Keys (date, ticker) of price rows that differ between two versions of the table."""
-
-    changed: pl.DataFrame
-    added: pl.DataFrame
-    withdrawn: pl.DataFrame
-
-    @property
-    def rows(self) -> pl.DataFrame:
-        """All rows that differ."""
-        return pl.concat([self.changed, self.added, self.withdrawn])
-
-    @property
-    def tickers(self) -> list[str]:
-        """Firms with such rows, those with most rows first."""
-        return self.rows.group_by("ticker").len().sort(pl.col("len") * -1, "ticker")["ticker"].to_list()
-
-    @property
-    def earliest(self) -> dt.date:
-        """Date of the earliest of these rows, of which there must be some."""
-        first: dt.date = min(self.rows["date"])
-        return first
+CHANGES: Final = ("corrected", "added", "withdrawn")
 
 
-def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corrections | None:
-    """Compare two versions of the prices up to a session, by the files that differ; None if one is gone."""
+def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> pl.DataFrame | None:
+    """Price rows up to a session that differ between two versions: date, ticker and change (`CHANGES`).
+
+    Only files that differ are read. None if a version is gone.
+    """
     span = None if then == now else differing_dates(lake, "prices", then, now)
     if span is None:
-        return Corrections(*[pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String})] * 3)
+        return pl.DataFrame(schema={"date": pl.Date, "ticker": pl.String, "change": pl.String})
     within = pl.col("date").is_between(span[0], min(span[1], through))
     try:
         before = lake.read("prices", version=then, filters=within)
@@ -302,8 +282,8 @@ def price_corrections(lake: Lake, then: int, now: int, through: dt.date) -> Corr
         return None
     after = lake.read("prices", version=now, filters=within)
     changes = compare("prices", after, before.lazy(), pl.lit(value=True))
-    parts = (changes.changed, changes.new, changes.withdrawn)
-    return Corrections(*(part.select("date", "ticker") for part in parts))
+    parts = zip(CHANGES, (changes.changed, changes.new, changes.withdrawn), strict=True)
+    return pl.concat(part.select("date", "ticker", change=pl.lit(name)) for name, part in parts)
 
 
 def differing_dates(lake: Lake, table: str, then: int, now: int) -> tuple[dt.date, dt.date] | None:

@@ -46,20 +46,21 @@ from pipelines.dataset.characteristics import INPUT_PREFIX, own_values
 from pipelines.files import write_table
 from pipelines.format import abbreviate
 from pipelines.nightly.data import NightData, signal_history
-from pipelines.nightly.result import CHALLENGER, CHAMPION, ModelVersion, NightFinding, verdict
-from pipelines.nightly.scoring import scoring_market
+from pipelines.nightly.result import ModelVersion, NightFinding, verdict
+from pipelines.nightly.scoring import scoring_market, seed_forecasts
 from pipelines.results.evaluate import ensemble, label_overlap
-from pipelines.run.checkpoints import load_checkpoint
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.record import RecordedRun, list_records, open_run
 from pipelines.settings import Settings
-from pipelines.train.task import collect_arrays, to_tensors
+from pipelines.train.task import collect_arrays
 
 HORIZON: Final = 250  # sessions over which the probability of a false alarm counts
 _MIN_SESSIONS: Final = 5  # sessions that a mean, or a median to compare with, needs
 _MIN_SLACK: Final = 0.05  # for a reference without skill, which has nothing to lose: the CUSUM detects losses
-_KEY: Final = {"session": pl.Date, "role": pl.String, "version": pl.String}
-_REALISED: Final = {**_KEY, "firms": pl.Int64, "ic": pl.Float64, "rank_ic": pl.Float64}
+_REALISED: Final = {
+    **{"session": pl.Date, "role": pl.String, "version": pl.String},
+    **{"firms": pl.Int64, "ic": pl.Float64, "rank_ic": pl.Float64},
+}
 _CUSUM: Final = {
     **{"session": pl.Date, "version": pl.String},
     **dict.fromkeys(("rank_ic", "sum", "limit"), pl.Float64),
@@ -123,7 +124,7 @@ def _ratio_finding(
     series: pl.DataFrame, check: str, limit: float, what: str, cure: str
 ) -> list[NightFinding]:
     """Compare the newest value of the champion with the median of those before; nothing without values."""
-    own = series.filter(pl.col("role") == CHAMPION).sort("session")["value"]
+    own = series.filter(pl.col("role") == "champion").sort("session")["value"]
     if own.is_empty():
         return []
     newest, before = float(own[-1]), own[:-1]
@@ -146,9 +147,9 @@ def _skill(
     reference = backtest_reference(config, data, champion)
     findings = [
         _mean_finding(config, realised.filter(pl.col("role") == role), role, reference)
-        for role in (CHAMPION, *([CHALLENGER] if with_challenger else []))
+        for role in ("champion", *(["challenger"] if with_challenger else []))
     ]
-    finding, table = _watch(config, realised.filter(pl.col("role") == CHAMPION), reference)
+    finding, table = _watch(config, realised.filter(pl.col("role") == "champion"), reference)
     return [*findings, finding], {"realised_ic": realised, "cusum": table}
 
 
@@ -332,11 +333,7 @@ def validation_ics(run: RecordedRun, model: str, data: NightData) -> pl.DataFram
         inside_T = between(dates_T, fold["valid_from"], fold["valid_to"])
         sessions = np.flatnonzero(inside_T & dataset.universe_TN.any(axis=1))
         arrays = collect_arrays(dataset, run.config.features.window)
-        forecasts = {}
-        for seed in run.config.seeds:
-            fitted, inputs = load_checkpoint(run.checkpoint(model, fold["fold"], seed))
-            tensors = to_tensors(arrays, inputs, "cpu")
-            forecasts[seed] = fitted.forecast(tensors, sessions).astype(np.float64)
+        forecasts = seed_forecasts(run, model, fold["fold"], arrays, sessions)
         rank_ic_V = rank_ic_by_date(ensemble(forecasts), arrays.label_TN[sessions])
         frame = pl.DataFrame({"session": dates_T[sessions], "rank_ic": rank_ic_V})
         return frame.filter(pl.col("rank_ic").is_not_nan())

@@ -142,9 +142,11 @@ def test_corrections_are_counted_and_named(market: tuple[Config, Lake]) -> None:
     assert now is not None
     found = price_corrections(lake, then, now, days[-2])
     assert found is not None
-    assert found.changed.rows() == [(days[10], "F03")]
-    assert found.added.rows() == [(days[20], "NEW99")]
-    assert found.withdrawn.rows() == [(days[30], "F07")]
+    assert found.rows() == [
+        (days[10], "F03", "corrected"),
+        (days[20], "NEW99", "added"),
+        (days[30], "F07", "withdrawn"),
+    ]
     finding = checked(config)["corrections"]
     assert finding.level == "ok"  # three rows of a year are few
     assert finding.value == pytest.approx(3 / (40 * 60), rel=0.01)
