@@ -72,7 +72,7 @@ def describe_delivery(summary: IngestSummary | None) -> str:
     return "; ".join(parts) or "nothing new at the source"
 
 
-class _Request:
+class Request:
     """What is asked of a source, and the sessions that the lake holds, as they were read last."""
 
     def __init__(self, config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> None:
@@ -194,7 +194,7 @@ def deliver(
     config: Config, lake: Lake, day: dt.date | None, progress: Progress, clock: Clock, *, wait: bool
 ) -> IngestSummary | None:
     """Ingest what is new at the source, and wait for what is late; None if nothing could be new."""
-    asked = _Request(config, lake, day, clock)
+    asked = Request(config, lake, day, clock)
     if asked.unchanged():
         return None
     asked.refuse_closed_day()
@@ -233,11 +233,6 @@ def deliver(
     if mark is not None:
         write_text(nights_folder(config) / FILE, asked.text(mark))
     return summary
-
-
-def is_unchanged(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> bool:
-    """Return whether nothing can be new at the source since the last delivery, without reading it."""
-    return _Request(config, lake, day, clock).unchanged()
 
 
 @dataclass
@@ -332,7 +327,7 @@ def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:
 
 def foresee(config: Config, lake: Lake, day: dt.date | None, clock: Clock) -> tuple[list[dt.date], str]:
     """Return the sessions after a delivery, and how the source would be read; a live one is not asked."""
-    asked = _Request(config, lake, day, clock)
+    asked = Request(config, lake, day, clock)
     if asked.unchanged():
         return (asked.sessions, "nothing can be new at the source, which is not read")
     asked.refuse_closed_day()

@@ -44,28 +44,19 @@ def judge_promotion(
         run = open_version(version, Path(config.output))
     except (ConfigError, DataError) as error:
         return Promotion(passed=False, reasons=(str(error),), evidence=evidence)
-    evidence["audit"] = audit_verdict(run)
-    reasons, current = _faults(run, version), champion(lake, config.name)
+    evidence["audit"], missing = audit_verdict(run), missing_seeds(run, version.model)
+    reasons, current = list[str](), champion(lake, config.name)
+    if missing is not None:
+        reasons.append(f"{version} is incomplete: {missing}; run 'peerglass train {version.run_id}'.")
+    if evidence["audit"] is None:
+        reasons.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")
+    elif evidence["audit"] == "fail":
+        reasons.append(f"{version} failed its audit: {', '.join(failed_checks(run))}.")
     if current is not None and current != version:
         shadow, faults = _shadow(config, lake, market, version, run, current, every_night=every_night)
         evidence |= shadow
         reasons += faults
     return Promotion(passed=not reasons, reasons=tuple(reasons), evidence=evidence)
-
-
-def _faults(run: RecordedRun, version: ModelVersion) -> list[str]:
-    """Reasons against a version that its own run gives."""
-    faults = []
-    missing = missing_seeds(run, version.model)
-    if missing is not None:
-        faults.append(f"{version} is incomplete: {missing}; run 'peerglass train {version.run_id}'.")
-    verdict = audit_verdict(run)
-    if verdict is None:
-        faults.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")
-    elif verdict == "fail":
-        checks = ", ".join(failed_checks(run))
-        faults.append(f"{version} failed its audit: {checks}.")
-    return faults
 
 
 def _shadow(  # noqa: PLR0917  # the nights, then the two versions
@@ -105,14 +96,9 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
         )
         # the bounds hold on all nights together, so the narrowest of them do
         found |= {"lower": np.fmax.reduce(lower_T), "upper": np.fmin.reduce(upper_T), "p_value": math.nan}
-    evidence |= {
-        "first": str(ics["session"][0]),
-        "last": str(ics["session"][-1]),
-        "rank_ic": ics[str(version)].mean(),
-        "rank_ic_champion": ics[str(current)].mean(),
-        "level": settings.level,
-        **{name: None if math.isnan(value) else float(value) for name, value in found.items()},
-    }
+    evidence |= {"first": str(ics["session"][0]), "last": str(ics["session"][-1]), "level": settings.level}
+    evidence |= {"rank_ic": own_T.mean(), "rank_ic_champion": champion_T.mean()}
+    evidence |= {name: None if math.isnan(value) else float(value) for name, value in found.items()}
     if settings.proof:
         if found["lower"] > -settings.margin:
             return evidence, []

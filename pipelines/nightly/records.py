@@ -14,7 +14,7 @@ from pipelines.config.schema import Config
 from pipelines.dataset.tables import open_lake
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.delivery import is_unchanged
+from pipelines.nightly.delivery import Request
 from pipelines.nightly.play.journal import FILE, read_journal
 from pipelines.nightly.result import FINISHED, count_signals, nights_folder, read_nights, sessions_of
 from pipelines.nightly.schedule import SYSTEM, next_night, plan_nights
@@ -107,7 +107,7 @@ def already_done(config: Config, day: dt.date | None) -> str | None:
     lake = open_lake(config)
     day = next_night(config, lake, day)
     try:
-        if not is_unchanged(config, lake, day, SYSTEM):
+        if not Request(config, lake, day, SYSTEM).unchanged():
             return None
         require_agreement(config, lake)
         plan = plan_nights(lake, config.name, day)

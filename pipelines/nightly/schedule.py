@@ -215,8 +215,7 @@ def next_night(config: Config, lake: Lake, day: dt.date | None) -> dt.date | Non
     last = max(finished_nights(read_nights(lake, config.name)), default=None)
     if last is None:
         return source.grows_from
-    following: np.datetime64 = np.busday_offset(np.datetime64(last), 1, roll="backward")
-    return dt.date.fromisoformat(str(following))
+    return dt.date.fromisoformat(str(np.busday_offset(np.datetime64(last), 1, roll="backward")))
 
 
 def plan_nights(lake: Lake, config_name: str, day: dt.date | None) -> NightPlan:

@@ -140,24 +140,18 @@ def tracked_night(config: Config, result: NightResult, ended_at: dt.datetime) ->
         metrics |= {f"account.{name}": float(value) for name, value in figures.items() if value is not None}
     versions = {"champion": result.champion, "challenger": result.challenger}
     tags = {alias: str(version) for alias, version in versions.items() if version is not None}
-    files = (path for path in sorted(result.folder.rglob("*")) if path.is_file())
+    tags |= {"state": result.state, store.NOTE_TAG: _note(result, metrics)}
     return TrackedNight(
         config=result.config,
         session=result.session,
         ended_at=ended_at,
         error=result.error,
-        tags={
-            "state": result.state,
-            store.NOTE_TAG: _note(result, metrics),
-            **tags,
-            **store.who_and_what(),
-            **store.commit_tags(git_commit()),
-        },
+        tags=tags | store.who_and_what() | store.commit_tags(git_commit()),
         metrics=metrics,
         files={
             path.relative_to(result.folder).as_posix(): path.relative_to(nights_folder(config)).as_posix()
-            for path in files
-            if not path.name.endswith(".partial")
+            for path in sorted(result.folder.rglob("*"))
+            if path.is_file() and not path.name.endswith(".partial")
         },
     )
 

@@ -59,8 +59,7 @@ def _alarms(night: pl.DataFrame) -> set[tuple[str, str | None]]:
 def live_config(config: Config, session: dt.date) -> Config:
     """Return the config of a live training: ``nightly.model`` with its members, if any, and a live fold."""
     model = nightly_model(config)
-    folds, night = config.folds, config.nightly
-    valid, train = night.valid, night.train
+    folds, valid, train = config.folds, config.nightly.valid, config.nightly.train
     if valid is None:
         if folds.scheme not in ("expanding", "rolling", "live"):
             raise ConfigError(

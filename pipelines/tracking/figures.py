@@ -126,25 +126,18 @@ def _test_of_fold(
     evaluation: StoredEvaluation | None, model: str, spans: Sequence[Sequence[Any]]
 ) -> dict[str, float | None]:
     """Mean ICs and net Sharpe ratio of the first book in the spans of one fold's test."""
-    unknown = dict[str, float | None].fromkeys(("test_ic", "test_sharpe_net", "test_rank_ic"))
     if evaluation is None or not spans:
-        return unknown
+        return dict.fromkeys(("test_ic", "test_sharpe_net", "test_rank_ic"))
     record = evaluation.record
     own = (pl.col("model") == model) & (pl.col("delay") == tradable_delay(record.delays))
     inside = pl.any_horizontal(pl.col("date").is_between(*span) for span in spans)
-    daily = evaluation.table("ic_series").filter(own & inside)
+    ic, rank_ic = (
+        evaluation.table("ic_series").filter(own & inside).select(pl.col("ic", "rank_ic").mean()).row(0)
+    )
     book = pl.col("book") == next(iter(record.backtest.books))
     excess = evaluation.table("equity").filter(own & inside & book)["excess_net"].drop_nulls()
-    return unknown | {
-        "test_ic": _mean(daily["ic"]),
-        "test_rank_ic": _mean(daily["rank_ic"]),
-        "test_sharpe_net": sharpe(excess.to_numpy(), record.periods_per_year) if len(excess) else None,
-    }
-
-
-def _mean(values: pl.Series) -> float | None:
-    mean = values.drop_nulls().mean()
-    return mean if isinstance(mean, float) else None
+    net = sharpe(excess.to_numpy(), record.periods_per_year) if len(excess) else None
+    return {"test_ic": ic, "test_sharpe_net": net, "test_rank_ic": rank_ic}
 
 
 def evaluation_table(evaluations: Iterable[StoredEvaluation]) -> pl.DataFrame:

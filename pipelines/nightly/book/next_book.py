@@ -293,14 +293,25 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         )
     if before.events:
         yield NightFinding("holdings", "ok", " ".join(before.events))
-    yield from _missed(before)
+    if before.missed:
+        count = len(before.missed)
+        orders = "1 order" if count == 1 else f"{count} orders"
+        names = abbreviate([f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()], 5)
+        yield NightFinding(
+            "unfilled",
+            "warn",
+            f"{orders} of earlier nights had no price in the session of the trade, so the book counts them "
+            f"as not filled: {names}. If a broker filled them, the real account differs until the next "
+            "trade.",
+            value=float(count),
+        )
     if due is not None and due < session:
         yield NightFinding(
             "missed decision",
             "warn",
-            f"{name} decides tonight for {due}, a session of its schedule "
-            f"({schedule}) on which no night decided: the night was not "
-            "played, had too few signals, or expected another session (quality.calendar_overrides).",
+            f"{name} decides tonight for {due}, a session of its schedule ({schedule}) on which no night "
+            "decided: the night was not played, had too few signals, or expected another session "
+            "(quality.calendar_overrides).",
             subject=name,
         )
     for note in decided.notes:
@@ -334,37 +345,18 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
             f"dollar volume; {ticker} takes longest, {sessions} sessions.",
             value=float(sessions),
         )
-    found = {
-        state: [use for use in decided.uses if use.state == state] for state in ("binds", "free", "exceeded")
-    }
-    if decided.uses:
-        binding = ", ".join(f"{use.name} ({amount(use.limit, use.unit)})" for use in found["binds"])
+    amounts = [(use, amount(use.value, use.unit), amount(use.limit, use.unit)) for use in decided.uses]
+    if amounts:
+        binding = ", ".join(f"{use.name} ({limit})" for use, _, limit in amounts if use.state == "binds")
         free = ", ".join(
-            f"{use.name} ({amount(use.value, use.unit)} of {amount(use.limit, use.unit)})"
-            for use in found["free"]
+            f"{use.name} ({value} of {limit})" for use, value, limit in amounts if use.state == "free"
         )
         said = f"Limits that bind: {binding or 'none'}.{f' Free: {free}.' if free else ''}"
         yield NightFinding("limits", "ok", said)
-    for use in found["exceeded"]:
-        value, limit = (amount(number, use.unit) for number in (use.value, use.limit))
-        sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
-        yield NightFinding("limits", "warn", sentence, use.name, use.value, use.limit)
-
-
-def _missed(before: Held) -> Iterator[NightFinding]:
-    """Name the orders since the last night that the account did not fill; a broker may have filled them."""
-    names = [f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()]
-    if not names:
-        return
-    orders = "1 order" if len(names) == 1 else f"{len(names)} orders"
-    yield NightFinding(
-        "unfilled",
-        "warn",
-        f"{orders} of earlier nights had no price in the session of the trade, so the book counts them as "
-        f"not filled: {abbreviate(names, 5)}. If a broker filled them, the real account differs until the "
-        "next trade.",
-        value=float(len(names)),
-    )
+    for use, value, limit in amounts:
+        if use.state == "exceeded":
+            sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
+            yield NightFinding("limits", "warn", sentence, use.name, use.value, use.limit)
 
 
 def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[NightFinding]:

@@ -270,7 +270,7 @@ def test_weekly_prices_are_not_late_before_the_end_of_their_week(
     monkeypatch.setattr(sources, "sessions_of", lambda _: days)
     monkeypatch.setattr(sources, "finished_nights", lambda _: [days[-1]])
     config = files_config({**tiny, "quality": {"calendar": "XNYS"}})
-    said = sources._Request(config, Lake("lake"), None, Time().clock).late(days)
+    said = sources.Request(config, Lake("lake"), None, Time().clock).late(days)
     assert (said is not None) == late
 
 
