@@ -97,7 +97,7 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
         # the bounds hold on all nights together, so the narrowest of them do
         found |= {"lower": np.fmax.reduce(lower_T), "upper": np.fmin.reduce(upper_T), "p_value": math.nan}
     evidence |= {"first": str(ics["session"][0]), "last": str(ics["session"][-1]), "level": settings.level}
-    evidence |= {"rank_ic": own_T.mean(), "rank_ic_champion": champion_T.mean()}
+    evidence |= {"rank_ic": ics[str(version)].mean(), "rank_ic_champion": ics[str(current)].mean()}
     evidence |= {name: None if math.isnan(value) else float(value) for name, value in found.items()}
     if settings.proof:
         if found["lower"] > -settings.margin:
