@@ -111,10 +111,7 @@ def play(lake: Lake, config: Config, session: dt.date, signals: pl.DataFrame) ->
     nights = read_nights(lake, config.name)
     recorded = read_recorded(lake, config.name, nights, session, data.renames)
     made = next_book(config, data, signals, recorded)
-    lake.upsert("accounts", made.account)
-    lake.upsert("books", made.rows)
-    lake.upsert("holdings", made.holdings)
-    lake.upsert("positions", made.positions)
-    lake.upsert("profits", made.profits)
+    for table in ("accounts", "books", "holdings", "positions", "profits"):
+        lake.upsert(table, made.tables[table])
     store_nights(lake, config, {session: MODEL})
     return made

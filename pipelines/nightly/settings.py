@@ -43,7 +43,7 @@ def traded_settings(config: Config) -> Settings:
         "backtest": config.backtest.model_dump(mode="json", include=terms),
         "account": {"filled_by": filled_by(config), "min_trade": config.nightly.account.min_trade},
     }
-    return trained_settings(config, nightly_model(config)) | masked_settings(json.loads(json.dumps(traded)))
+    return trained_settings(config, nightly_model(config)) | _plain(traded)
 
 
 def filled_by(config: Config) -> Literal["rule", "fills", "positions"]:
@@ -61,6 +61,11 @@ def trained_settings(config: Config, model: str) -> Settings:
         "model": {"name": model, **_model(config, model)},
         "seeds": list(config.seeds),
     }
+    return _plain(settings)
+
+
+def _plain(settings: Settings) -> Settings:
+    """Settings as they are stored: plain JSON values, without secrets."""
     return dict(masked_settings(json.loads(json.dumps(settings))))
 
 

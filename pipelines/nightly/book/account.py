@@ -215,19 +215,10 @@ def _fill_prices(terms: BacktestConfig, panel: Panel, span: slice, prices: Share
     return close_TN if over_TN is None else close_TN * over_TN
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Booked:
-    """Rows of the tables ``positions`` and ``profits`` that a night books, and what it says of them."""
-
-    positions: pl.DataFrame
-    profits: pl.DataFrame
-    findings: tuple[NightFinding, ...]
-
-
 def book_sessions(
     config: Config, data: NightData, recorded: Recorded, before: Held, real: Real | None
-) -> Booked:
-    """Book the sessions after the last night, up to tonight."""
+) -> tuple[dict[str, pl.DataFrame], list[NightFinding]]:
+    """Book the sessions after the last night, up to tonight: rows of ``positions`` and ``profits``."""
     capital = account_capital(config, data.lake)
     days = data.market.panel.dates_T.tolist()
     since = recorded.last if recorded.last is not None else days[-2] if len(days) > 1 else dt.date.min
@@ -269,8 +260,8 @@ def book_sessions(
     positions = Positions.validate(positions.sort("session", "ticker"), cast=True)
     rows = _profits(config, data, recorded, before, real, positions, backtest_nav)
     profits = Profits.validate(rows.with_columns(stamped).select(Profits.column_names()), cast=True)
-    found = _findings(config, data, recorded, positions, profits, real)
-    return Booked(positions, profits, tuple(found))
+    said = _findings(config, data, recorded, positions, profits, real)
+    return {"positions": positions, "profits": profits}, list(said)
 
 
 def _positions(

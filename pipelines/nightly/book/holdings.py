@@ -433,10 +433,10 @@ class _Rolling:
         same_N = np.abs(units_after_N - units_N) <= _UNCHANGED * np.abs(units_N)
         same_N &= now.value_N != 0  # an order of a firm that is not held is open as of tonight
         since_N = np.where(same_N, self._since_N, self._day_T[tonight])
-        growth_N = np.ones(len(after_N))
-        for n in np.flatnonzero(same_N):
-            growth_N[n] = after_N[n] / value_TN[max(self._session(since_N[n]), 0), n]
-        return since_N, growth_N
+        row_N = np.maximum(np.searchsorted(self._day_T, since_N, side="right") - 1, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            growth_N = after_N / value_TN[row_N, np.arange(len(after_N))]
+        return since_N, np.where(same_N, growth_N, 1.0)
 
     def _session(self, day: dt.date | np.datetime64) -> int:
         """Number of the last session up to a day; -1 if there is none."""

@@ -6,7 +6,7 @@ All rates of an order are those of the session of its trade, known at tonight's 
 import datetime as dt
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,14 +50,9 @@ _DUST = 1e-12  # weights and trades below this are rounding
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NextBook:
-    """Rows that a night writes: of ``books``, ``holdings``, ``accounts``, ``book_limits`` and the account."""
+    """Rows of the lake's tables that a night writes, in this order, and what it says of them."""
 
-    rows: pl.DataFrame
-    holdings: pl.DataFrame
-    account: pl.DataFrame
-    limits: pl.DataFrame
-    positions: pl.DataFrame
-    profits: pl.DataFrame
+    tables: Mapping[str, pl.DataFrame]
     findings: tuple[NightFinding, ...]
 
 
@@ -76,7 +71,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     real = real_account(config, data, recorded, capital)
     actual = None if real is None else real.actual
     before = hold(recorded, panel, data.tables.get("securities"), rule, delay=delay, actual=actual)
-    booked = book_sessions(configured, data, recorded, before, real)
+    booked, said = book_sessions(configured, data, recorded, before, real)
     rows, cut = _rows(config, name, data, before, decided)
     key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
 
@@ -103,17 +98,14 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
         "positions": holdings.height,
         "waiting": before.waiting,
     }
+    accounts = pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})
     limits = BookLimits.create_empty().select("book", *_LIMIT).schema
     uses = [(name, *(getattr(use, field) for field in _LIMIT)) for use in decided.uses]
-    return NextBook(
-        rows,
-        holdings,
-        of_night(Accounts, pl.DataFrame([account], schema_overrides={"due": pl.Date, "waiting": pl.Date})),
-        of_night(BookLimits, pl.DataFrame(uses, schema=limits, orient="row")),
-        booked.positions,
-        booked.profits,
-        (*booked.findings, *_describe(name, config, data.session, rows, before, due, decided, cut)),
-    )
+    tables = {
+        **{"accounts": of_night(Accounts, accounts), "holdings": holdings, "books": rows, **booked},
+        "book_limits": of_night(BookLimits, pl.DataFrame(uses, schema=limits, orient="row")),
+    }
+    return NextBook(tables, (*said, *_describe(name, config, data.session, rows, before, due, decided, cut)))
 
 
 _LIMIT = ("name", "value", "limit", "unit", "state")
@@ -293,18 +285,7 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         )
     if before.events:
         yield NightFinding("holdings", "ok", " ".join(before.events))
-    if before.missed:
-        count = len(before.missed)
-        orders = "1 order" if count == 1 else f"{count} orders"
-        names = abbreviate([f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()], 5)
-        yield NightFinding(
-            "unfilled",
-            "warn",
-            f"{orders} of earlier nights had no price in the session of the trade, so the book counts them "
-            f"as not filled: {names}. If a broker filled them, the real account differs until the next "
-            "trade.",
-            value=float(count),
-        )
+    yield from _missed(before)
     if due is not None and due < session:
         yield NightFinding(
             "missed decision",
@@ -357,6 +338,22 @@ def _describe(  # noqa: PLR0917  # what a night decided and holds
         if use.state == "exceeded":
             sentence = f"The book exceeds {use.name}: {value} instead of {limit}."
             yield NightFinding("limits", "warn", sentence, use.name, use.value, use.limit)
+
+
+def _missed(before: Held) -> Iterator[NightFinding]:
+    """Name the orders since the last night that the account did not fill; a broker may have filled them."""
+    if before.missed:
+        count = len(before.missed)
+        orders = "1 order" if count == 1 else f"{count} orders"
+        names = abbreviate([f"{ticker} ({trade:+.2%})" for ticker, trade in before.missed.items()], 5)
+        yield NightFinding(
+            "unfilled",
+            "warn",
+            f"{orders} of earlier nights had no price in the session of the trade, so the book counts them "
+            f"as not filled: {names}. If a broker filled them, the real account differs until the next "
+            "trade.",
+            value=float(count),
+        )
 
 
 def _untradable(rows: pl.DataFrame, cut: float) -> Iterator[NightFinding]:

@@ -155,7 +155,7 @@ class _Checks:
         stored = data.lake.count("prices", self.prices)
         known = pl.col("ticker").is_in(data.renames["ticker"].implode())
         lost = found.filter(pl.col("change") == "withdrawn", ~known)
-        withdrawn, earliest = lost.height / max(stored, 1), found["date"].min()
+        withdrawn, earliest = lost.height / max(stored, 1), str(found["date"].min())
         counts = found["ticker"].value_counts().sort(pl.col("count") * -1, "ticker")
         firms = abbreviate(counts["ticker"].to_list(), 5)
         if withdrawn > most and lost["ticker"].n_unique() > 1:

@@ -280,19 +280,15 @@ class Decisions:
         recorded = read_recorded(desk.lake, name, nights, self.session, data.renames)
         made = next_book(desk.config, data, traded, recorded)
         self.findings += made.findings
-        this_night = (pl.col("config") == name) & (pl.col("session") == self.session)
-        desk.lake.upsert("accounts", made.account, scope=this_night)
-        desk.lake.upsert("holdings", made.holdings, scope=this_night)
-        desk.lake.upsert("books", made.rows, scope=this_night)
-        booked = (pl.col("config") == name) & (pl.col("night") == self.session)
-        desk.lake.upsert("positions", made.positions, scope=booked)
-        desk.lake.upsert("profits", made.profits, scope=booked)
+        for table, rows in made.tables.items():
+            night = pl.col("night" if "night" in rows.columns else "session")
+            desk.lake.upsert(table, rows, scope=(pl.col("config") == name) & (night == self.session))
         self.tables |= account_tables(desk.lake, name, self.session, data.renames)
-        self.book = desk.lake.read("books", filters=this_night) if made.rows.height else made.rows
+        self.tables["limits"] = made.tables["book_limits"]
+        this_night = (pl.col("config") == name) & (pl.col("session") == self.session)
+        self.book = desk.lake.rows("books", filters=this_night)
         write_table(self.folder / "book.csv", self.book)
-        desk.lake.upsert("book_limits", made.limits, scope=this_night)
-        self.tables["limits"] = made.limits
-        write_table(self.folder / "limits.csv", made.limits)
+        write_table(self.folder / "limits.csv", self.tables["limits"])
 
     def _watch(self, data: NightData) -> None:
         """Compute the figures that are watched, and store their tables in the night's folder."""

@@ -174,7 +174,7 @@ def test_twenty_nights_with_fills_that_differ_from_the_orders(tmp_path: Path) ->
         assert tonight["nav"] == pytest.approx(
             before + tonight["revision"] + tonight["pnl"], abs=1e-9 * capital
         )
-        held = dict(made.positions.filter(session=session).select("ticker", "shares").iter_rows())
+        held = dict(made.tables["positions"].filter(session=session).select("ticker", "shares").iter_rows())
         for firm in {*held, *plain.shares}:
             shares = plain.shares.get(firm, 0.0)
             assert held.get(firm, 0.0) == pytest.approx(shares, abs=1e-9 * capital), (
@@ -183,14 +183,15 @@ def test_twenty_nights_with_fills_that_differ_from_the_orders(tmp_path: Path) ->
                 held,
                 plain,
             )
-        weights = dict(made.rows.select("ticker", "previous").iter_rows())
+        weights = dict(made.tables["books"].select("ticker", "previous").iter_rows())
         for firm in {*weights, *plain.shares}:  # orders start from what is held
             value = plain.shares.get(firm, 0.0) * plain.price.get(firm, 0.0)
             assert weights.get(firm, 0.0) == pytest.approx(value / plain.navs[-1], abs=1e-9), (session, firm)
         said[session] = {one.check: one.sentence for one in made.findings if one.level == "warn"}
 
         following = NIGHTS[at + 1 : at + 4]
-        for k, (ticker, shares) in enumerate(made.rows.select("ticker", "shares").drop_nulls().iter_rows()):
+        orders = made.tables["books"].select("ticker", "shares").drop_nulls()
+        for k, (ticker, shares) in enumerate(orders.iter_rows()):
             kind = (k + at) % 5 if len(following) == 3 else 0
             firm = RENAMED if ticker == "NEW" else ticker
             if not following or shares == 0 or kind == 3:  # 3: missing
@@ -276,7 +277,9 @@ def test_a_book_that_continues_goes_on_from_its_decision_and_not_from_what_was_b
     made = {}
     for session in sessions:
         world.deliver(lake, session)
-        made[session] = play(lake, config, session, signals.filter(pl.col("session") <= session)).rows
+        made[session] = play(lake, config, session, signals.filter(pl.col("session") <= session)).tables[
+            "books"
+        ]
     data = night_data(config, lake, sessions[-1], Progress())
     signal_TN = to_panel(signals.rename({"session": "date"}), "signal", data.market.panel)
     rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
@@ -299,17 +302,17 @@ def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: P
     for session in NIGHTS[:6]:
         world.deliver(lake, session)
         made = play(lake, config, session, signals_of(world, NIGHTS, session))
-        bought = made.positions.filter(pl.col("bought") != 0)["ticker"].to_list()
+        bought = made.tables["positions"].filter(pl.col("bought") != 0)["ticker"].to_list()
         assert not set(bought) & set(held), "what was no order was not traded"
-        below = made.rows.filter(pl.col("bound") == "below min_trade")
+        below = made.tables["books"].filter(pl.col("bound") == "below min_trade")
         assert (below["trade"] == 0).all()
         assert (below["shares"] == 0).all()
         assert ((below["weight"] - below["previous"]).abs() < 0.05).all()
         held = dict(below.select("ticker", "weight").iter_rows())
         small += below.height
-        orders = made.rows.filter(pl.col("trade") != 0)
+        orders = made.tables["books"].filter(pl.col("trade") != 0)
         assert (orders["trade"].abs() >= 0.05).all()
-        nav = made.profits["nav"][-1]
+        nav = made.tables["profits"]["nav"][-1]
         np.testing.assert_allclose(orders["shares"] * orders["price"], orders["trade"] * nav, rtol=1e-12)
     assert small > 3
     profits = lake.read("profits").sort("session")
@@ -336,7 +339,12 @@ def test_cap_impact_lots_and_commissions_are_of_the_capital_of_the_account(tmp_p
             made = play(lake, settings, session, signals_of(world, NIGHTS, session))
         found = [one.check for one in made.findings if one.check == "capital"]
         assert found == (["capital"] if name == "three" else []), "the config has another capital"
-        outcomes.append([one.drop("created_at") for one in (made.rows, made.positions, made.profits)])
+        outcomes.append(
+            [
+                one.drop("created_at")
+                for one in (made.tables["books"], made.tables["positions"], made.tables["profits"])
+            ]
+        )
     rows, positions, _ = outcomes[0]
     assert (rows["fill_sessions"] > 1).any(), "the cap binds"
     assert (positions.filter(pl.col("bought") != 0)["fee"] >= 1000.0 - 1e-6).all()
@@ -356,10 +364,12 @@ def test_a_split_between_order_and_fill_makes_no_other_size(tmp_path: Path) -> N
         world.deliver(lake, session)
         write(path, fills, session)
         made = play(lake, config, session, signals.filter(pl.col("session") <= session))
-        for ticker, shares in made.rows.filter(pl.col("shares") != 0).select("ticker", "shares").iter_rows():
+        for ticker, shares in (
+            made.tables["books"].filter(pl.col("shares") != 0).select("ticker", "shares").iter_rows()
+        ):
             count = shares * (2.0 if ticker == SPLIT else 1.0)
             fills.append(Fill(day, ticker, count, world.close[ticker][day], 0.0, day))
-    assert SPLIT in made.positions["ticker"].to_list()
+    assert SPLIT in made.tables["positions"]["ticker"].to_list()
     (finding,) = [one for one in made.findings if one.check == "fills"]
     assert finding.level == "ok", finding.sentence
 
@@ -398,10 +408,10 @@ def test_small_trades_pay_for_no_purchase_and_are_not_made_later(tmp_path: Path)
     for session in sessions:
         world.deliver(lake, session)
         made[session] = play(lake, config, session, signals.filter(pl.col("session") <= session))
-    orders = made[sessions[2]].rows
+    orders = made[sessions[2]].tables["books"]
     assert orders.filter(bound="below min_trade")["ticker"].to_list() == FIRMS[5:10]
     assert (orders["previous"] + orders["trade"]).sum() <= 1.0 + 1e-12, "no purchase is made on credit"
-    booked = made[sessions[3]].positions.filter(pl.col("bought") != 0)
+    booked = made[sessions[3]].tables["positions"].filter(pl.col("bought") != 0)
     sent = orders.filter(pl.col("shares") != 0)
     assert booked["ticker"].to_list() == sent["ticker"].to_list() == [FIRMS[10], FIRMS[11]]
     np.testing.assert_allclose(booked["bought"], sent["shares"], rtol=1e-12)
@@ -423,9 +433,9 @@ def test_what_a_night_drops_of_an_open_order_is_not_filled_later(tmp_path: Path)
         made = play(lake, config, session, signals.filter(pl.col("session") <= session))
         if at > 0:  # the cap fills 5% of NAV
             expected = min(ordered[-1], 1e8 * 0.05 / 50.0)
-            bought = made.positions.filter(ticker=FIRMS[6], session=session)["bought"].sum()
+            bought = made.tables["positions"].filter(ticker=FIRMS[6], session=session)["bought"].sum()
             assert bought == pytest.approx(expected, rel=1e-9), session
-        ordered += made.rows.filter(ticker=FIRMS[6])["shares"].to_list()
+        ordered += made.tables["books"].filter(ticker=FIRMS[6])["shares"].to_list()
     assert ordered[2] > 0.0
     assert ordered[3:] == [0.0] * 3, "1.7% of NAV are left"
 
@@ -457,7 +467,7 @@ def test_a_file_of_fills_that_is_missing_is_named_with_its_first_line(tmp_path: 
         play(lake, demo(tmp_path, fills=path), NIGHTS[0], signals)
     path.write_text(str(raised.value).rpartition("the line ")[2].removesuffix(".") + "\n")
     made = play(lake, demo(tmp_path, fills=path), NIGHTS[0], signals)
-    assert made.rows.filter(pl.col("trade") != 0).height > 3
+    assert made.tables["books"].filter(pl.col("trade") != 0).height > 3
 
 
 def test_a_file_with_a_column_twice_is_named(tmp_path: Path) -> None:
@@ -475,7 +485,7 @@ def test_a_position_file_stands_for_fills(tmp_path: Path) -> None:
     for session in NIGHTS[:3]:
         world.deliver(lake, session)
         made = play(lake, config, session, signals_of(world, NIGHTS, session))
-    held = made.positions.filter(pl.col("shares") != 0)
+    held = made.tables["positions"].filter(pl.col("shares") != 0)
     assert held.select("ticker", "shares").rows() == [("F00", 150.0)]
     rows = {(row["session"], row["ticker"]): row for row in lake.read("positions").iter_rows(named=True)}
     bought = rows[NIGHTS[2], "F00"]

@@ -138,21 +138,23 @@ def test_recorded_orders_lead_from_book_to_book(
         signals = pl.concat([signals, new])
         made = play(lake, config, session, signals)
         holder.close(session)
-        rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
+        rows = {row["ticker"]: row for row in made.tables["books"].iter_rows(named=True)}
         held = holder.weights
         assert {ticker for ticker, weight in held.items() if weight} <= set(rows), "every held firm has a row"
         for ticker, row in rows.items():
             assert row["trade"] == pytest.approx(row["weight"] - row["previous"], abs=1e-12)
             assert row["previous"] == pytest.approx(held.get(ticker, 0.0), abs=1e-12), (session, ticker)
-        assert made.account["nav"].item() == pytest.approx(holder.nav, rel=1e-12)
+        assert made.tables["accounts"]["nav"].item() == pytest.approx(holder.nav, rel=1e-12)
         told[session] = {one.check: one.sentence for one in made.findings if one.level == "warn"}
-        decided[session] = made.account["due"].item()
-        if made.account["decision"].item() == "made":
+        decided[session] = made.tables["accounts"]["due"].item()
+        if made.tables["accounts"]["decision"].item() == "made":
             if session >= LOST_ON:
-                assert made.rows["weight"].sum() + rows[LOST]["previous"] <= 1.0 + 1e-12, "bought from cash"
+                assert made.tables["books"]["weight"].sum() + rows[LOST]["previous"] <= 1.0 + 1e-12, (
+                    "bought from cash"
+                )
             spread = config.backtest.costs.half_spread_bps
             assert isinstance(spread, float)
-            holder.unsold = set(made.rows.filter(pl.col("bound") == "not in the data")["ticker"])
+            holder.unsold = set(made.tables["books"].filter(pl.col("bound") == "not in the data")["ticker"])
             holder.order = ({ticker: row["weight"] for ticker, row in rows.items()}, spread * 1e-4)
 
     late = {session: due for session, due in decided.items() if due is not None and due < session}

@@ -69,8 +69,8 @@ def test_a_row_in_another_unit_earns_nothing(
         ]
         signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
         made = play(lake, config, session, signals)
-        nav[session] = made.profits["nav"][-1]
-        of_firm = made.positions.filter((pl.col("ticker") == FIRM) & (pl.col("session") == session))
+        nav[session] = made.tables["profits"]["nav"][-1]
+        of_firm = made.tables["positions"].filter((pl.col("ticker") == FIRM) & (pl.col("session") == session))
         shares[session] = of_firm["shares"].sum()
     assert [nav[session] for session in NIGHTS[:-1]] == pytest.approx([1e6] * 5)
     assert nav[LATER] == pytest.approx(1.05e6)

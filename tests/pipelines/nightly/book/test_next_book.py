@@ -113,15 +113,15 @@ def season(
 def after(recorded: Recorded, made: NextBook) -> Recorded:
     """What the next night finds in the lake."""
     return Recorded(
-        pl.concat([recorded.accounts, made.account]),
-        made.holdings,
-        pl.concat([recorded.books, made.rows]),
+        pl.concat([recorded.accounts, made.tables["accounts"]]),
+        made.tables["holdings"],
+        pl.concat([recorded.books, made.tables["books"]]),
         recorded.renames,
     )
 
 
 def made_nav(night: NextBook) -> float:
-    nav: float = night.account["nav"].item()
+    nav: float = night.tables["accounts"]["nav"].item()
     return nav
 
 
@@ -148,7 +148,7 @@ def test_a_season_of_nights_decides_the_rows_of_a_backtest(
         held = result.ledger.filter(pl.col("session") == t - FIRST)
         position_N = np.zeros(market.panel.n_firms)
         position_N[held["firm"].to_numpy()] = held["position"].to_numpy() / result.nav_ledger_T[t - FIRST]
-        previous_N = column(night.rows, "previous", market)
+        previous_N = column(night.tables["books"], "previous", market)
         np.testing.assert_allclose(previous_N, position_N, rtol=1e-12, atol=1e-12)
         assert made_nav(night) == pytest.approx(result.nav_ledger_T[t - FIRST], rel=1e-12)
         if np.isnan(target_N).any():
@@ -156,8 +156,8 @@ def test_a_season_of_nights_decides_the_rows_of_a_backtest(
             assert [one.check for one in night.findings if one.check == "rebalance"] == ["rebalance"]
         else:
             decided += 1
-            np.testing.assert_array_equal(column(night.rows, "weight", market), target_N)
-            trade_N, goal_N = column(night.rows, "trade", market), target_N - previous_N
+            np.testing.assert_array_equal(column(night.tables["books"], "weight", market), target_N)
+            trade_N, goal_N = column(night.tables["books"], "trade", market), target_N - previous_N
             np.testing.assert_array_equal(trade_N, np.where(np.abs(goal_N) < 1e-12, 0.0, goal_N))
     assert decided >= (1 if book == "top" else 4)
     assert kept > 0 or book in {"quantile", "weights"}, "these two decide every night"
@@ -222,17 +222,22 @@ def test_trades_and_costs_are_those_of_an_account_at_unchanged_prices(
         trade_N, cost_N, sessions_N = (np.zeros(market.panel.n_firms) for _ in range(3))
         for name, out_N in (("trade", trade_N), ("cost", cost_N), ("sessions", sessions_N)):
             out_N[firms[sums["firm"].to_numpy()]] = sums[name].to_numpy()
-        able = column(night.rows, "tradable", market) == 1.0
-        np.testing.assert_allclose(column(night.rows, "trade", market)[able], trade_N[able] / nav, atol=1e-9)
+        able = column(night.tables["books"], "tradable", market) == 1.0
         np.testing.assert_allclose(
-            column(night.rows, "expected_cost", market)[able], cost_N[able] / nav, rtol=1e-5, atol=1e-9
+            column(night.tables["books"], "trade", market)[able], trade_N[able] / nav, atol=1e-9
         )
-        capped = column(night.rows, "fill_sessions", market)
+        np.testing.assert_allclose(
+            column(night.tables["books"], "expected_cost", market)[able],
+            cost_N[able] / nav,
+            rtol=1e-5,
+            atol=1e-9,
+        )
+        capped = column(night.tables["books"], "fill_sessions", market)
         real = able & (np.abs(trade_N) > 1e-6)
         np.testing.assert_array_equal(capped[real], sessions_N[real])
         several += int((capped[real] > 1).sum())
         rests += int(np.isnan(orders.target_TN[t - FIRST]).any() and real.any())
-        slow = night.rows.filter(pl.col("fill_sessions") > 1)
+        slow = night.tables["books"].filter(pl.col("fill_sessions") > 1)
         assert set(slow["bound"]) <= {"participation cap"}
     assert several > 10
     assert rests > 0
@@ -249,7 +254,7 @@ def test_a_book_waits_for_its_first_day(
     tiny_settings: Mapping[str, Any], tiny_tables: dict[str, pl.DataFrame], tmp_path: Path
 ) -> None:
     made = one_night(config(tiny_settings, "top"), tiny_tables, Lake(tmp_path))
-    assert made.rows.is_empty()
+    assert made.tables["books"].is_empty()
     found = {one.check: one for one in made.findings}
     assert {name: one.level for name, one in found.items()} == {
         "account": "ok",
@@ -264,10 +269,10 @@ def test_a_book_that_is_too_large_says_so(
 ) -> None:
     books = {"top": {"kind": "top_k_long_only", "k": 40}}
     made = one_night(config(tiny_settings, "top", books=books), tiny_tables, Lake(tmp_path))
-    assert made.rows.is_empty()
+    assert made.tables["books"].is_empty()
     (finding,) = [one for one in made.findings if one.level == "warn"]
     assert "needs 40 signals per date" in finding.sentence
-    assert made.account["decision"].item() == "refused"
+    assert made.tables["accounts"]["decision"].item() == "refused"
 
 
 def test_an_infeasible_decision_keeps_the_last_book(
@@ -286,7 +291,7 @@ def test_a_binding_position_limit_is_named(
 ) -> None:
     limits = {"max_position": 0.1, "max_volatility": None}
     books = {"best": {"kind": "optimised", "limits": limits}}
-    rows = one_night(config(tiny_settings, "best", books=books), tiny_tables, Lake(tmp_path)).rows
+    rows = one_night(config(tiny_settings, "best", books=books), tiny_tables, Lake(tmp_path)).tables["books"]
     full = rows.filter(pl.col("weight").abs() > 0.0999)
     assert full.height > 3
     assert set(full["bound"]) == {"position limit"}
@@ -300,7 +305,7 @@ def test_the_limits_of_the_book_are_named_with_their_values(
     settings = config(tiny_settings, "quantile")
     made = one_night(settings, tiny_tables, Lake(tmp_path))
     market = build_market(tiny_tables, settings)
-    weight_N = column(made.rows, "weight", market)
+    weight_N = column(made.tables["books"], "weight", market)
     return_LN = daily_return(market.panel)[FIRST - 125 : FIRST + 1]
     sectors_N = market.panel.group_TN[FIRST]
     expected = {
@@ -309,7 +314,7 @@ def test_the_limits_of_the_book_are_named_with_their_values(
         "target_volatility": np.sqrt(252) * (np.nan_to_num(return_LN) @ weight_N).std(ddof=1),
         "max_leverage": np.abs(weight_N).sum(),
     }
-    found = {row["name"]: row for row in made.limits.iter_rows(named=True)}
+    found = {row["name"]: row for row in made.tables["book_limits"].iter_rows(named=True)}
     assert set(found) == set(expected)
     for name, value in expected.items():
         assert found[name]["value"] == pytest.approx(value, abs=1e-9), name
@@ -332,11 +337,11 @@ def test_a_turnover_limit_binds_from_the_second_decision_on(
 ) -> None:
     settings, lake = config(tiny_settings, "best"), Lake(tmp_path)
     first = one_night(settings, tiny_tables, lake)
-    assert "max_turnover" not in first.limits["name"], "the first book is not limited"
+    assert "max_turnover" not in first.tables["book_limits"]["name"], "the first book is not limited"
     between = one_night(settings, tiny_tables, lake, nights=3)
-    assert between.limits.is_empty(), "the book decides every five sessions"
+    assert between.tables["book_limits"].is_empty(), "the book decides every five sessions"
     second = one_night(settings, tiny_tables, lake, nights=6)
-    (row,) = second.limits.filter(pl.col("name") == "max_turnover").iter_rows(named=True)
+    (row,) = second.tables["book_limits"].filter(pl.col("name") == "max_turnover").iter_rows(named=True)
     assert (row["value"], row["limit"], row["state"]) == (pytest.approx(0.3), 0.3, "binds")
 
 
@@ -390,7 +395,7 @@ def test_a_firm_without_a_price_is_held_and_cannot_be_traded(
         patch.setattr(Lake, "rows", read)
         data = NightData(tonight, {}, settings, known, market, lake)
         made = next_book(settings, data, signals, recorded)
-    rows = {row["ticker"]: row for row in made.rows.iter_rows(named=True)}
+    rows = {row["ticker"]: row for row in made.tables["books"].iter_rows(named=True)}
     for ticker, why in ((lost, "price in quarantine"), (halted, "no price")):
         row = rows[ticker]
         assert (row["tradable"], row["bound"], row["weight"]) == (False, why, 0.0)
@@ -427,4 +432,4 @@ def test_a_book_that_decides_at_the_end_of_a_week_knows_the_holidays_of_its_exch
         own = settings.model_copy(update={"quality": named})
         data = NightData(tonight, {}, own, known, market, Lake(tmp_path))
         made = next_book(own, data, signals, Recorded.nothing())
-        assert (made.rows.height == 4) is decides
+        assert (made.tables["books"].height == 4) is decides
