@@ -39,9 +39,7 @@ def open_versions(
     progress = Progress()
     lake = open_lake(settings, progress.note)
     market = _newest_market(settings, lake, progress)
-    signals = night_signals(
-        lake, settings, market, {version: versions.trained_through(run) for version, run in found}
-    )
+    signals = night_signals(lake, settings, market, dict(found))
     common_T = forecast_by_all(signals.values())
     if not common_T.any():
         raise DataError(

@@ -199,7 +199,7 @@ def deliver(
         return None
     asked.refuse_closed_day()
     expected = asked.expected()
-    wait_for_source = _Waiting(config, progress, clock, day, asked.newest)
+    minutes, started, pause = _minutes(config, clock, day, asked.newest), clock.monotonic(), _FIRST_PAUSE
     while True:
         mark = asked.mark(expected)  # before the source is read: it may change meanwhile
         source, problem = asked.source(), None
@@ -224,7 +224,13 @@ def deliver(
             if late is None:
                 break
             problem = DataError(late)
-        wait_for_source(problem)
+        said, left = str(problem).rstrip("."), 60.0 * minutes - (clock.monotonic() - started)
+        if left <= 0.0:
+            said += f" (asked for {minutes:g} minutes)" if minutes else ""
+            raise DataError(f"{said}. Nothing was decided; the next call continues from here.") from problem
+        progress.note(f"{said}. The source is asked again in {min(pause, left):.0f} s.")
+        clock.sleep(min(pause, left))
+        pause = min(2.0 * pause, _LONGEST_PAUSE)
     due = asked.due()
     if day is None and due is not None and asked.sessions[-1] < due:
         progress.note(f"The prices end on {asked.newest}, before the newest session, {due}: an archive.")
@@ -285,33 +291,13 @@ def _refuse_rejected_sessions(
             )
 
 
-class _Waiting:
-    """Waits before the source is asked again, and ends with its error when the time is over."""
-
-    def __init__(
-        self, config: Config, progress: Progress, clock: Clock, day: dt.date | None, newest: dt.date | None
-    ) -> None:
-        kind = config.source.kind
-        wanted = newest if day is None and kind == "files" else day
-        age = None if wanted is None else clock.now().date() - wanted
-        comes = kind in _LIVE if age is None else kind in _CAN_BE_LATE and -_ONE_DAY <= age <= _LIVE_DAYS
-        self._minutes = config.nightly.checks.retry_minutes if comes else 0.0
-        self._progress, self._clock = progress, clock
-        self._started, self._pause = clock.monotonic(), _FIRST_PAUSE
-
-    def __call__(self, problem: DataError) -> None:
-        """Wait; raise a DataError with the problem if the time is over."""
-        left = 60.0 * self._minutes - (self._clock.monotonic() - self._started)
-        said = str(problem).rstrip(".")
-        if left <= 0.0:
-            asked = f" (asked for {self._minutes:g} minutes)" if self._minutes else ""
-            raise DataError(
-                f"{said}{asked}. Nothing was decided; the next call continues from here."
-            ) from problem
-        pause = min(self._pause, left)
-        self._progress.note(f"{said}. The source is asked again in {pause:.0f} s.")
-        self._clock.sleep(pause)
-        self._pause = min(2.0 * self._pause, _LONGEST_PAUSE)
+def _minutes(config: Config, clock: Clock, day: dt.date | None, newest: dt.date | None) -> float:
+    """How long the source is asked again; 0 if nothing is still to come."""
+    kind = config.source.kind
+    wanted = newest if day is None and kind == "files" else day
+    age = None if wanted is None else clock.now().date() - wanted
+    comes = kind in _LIVE if age is None else kind in _CAN_BE_LATE and -_ONE_DAY <= age <= _LIVE_DAYS
+    return config.nightly.checks.retry_minutes if comes else 0.0
 
 
 def _stamps(settings: FilesSourceConfig) -> dict[str, list[int]]:

@@ -1,6 +1,5 @@
 """The guard of a promotion: whether a version may become the champion, and every reason why not."""
 
-import datetime as dt
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +18,7 @@ from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
 from pipelines.nightly.result import ModelVersion, Promotion, follow, known_renames, read_signals
-from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version, trained_through
+from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version
 from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import RecordedRun
 from pipelines.tracking.store import audit_verdict
@@ -72,10 +71,10 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
     """Compare a version with the champion on the shadow sessions: evidence, and reasons against it."""
     settings = config.nightly.promotion
     try:
-        of_champion = trained_through(open_version(current, Path(config.output)))
+        of_champion = open_version(current, Path(config.output))
     except DataError:  # its folder is gone; its signals are those of nights after the challenger's training
-        of_champion = trained_through(run)
-    ics = shadow_ics(lake, config, market, {current: of_champion, version: trained_through(run)})
+        of_champion = run
+    ics = shadow_ics(lake, config, market, {current: of_champion, version: run})
     if every_night and not settings.proof:
         ics = ics.head(settings.min_sessions)
     n = ics.height
@@ -120,23 +119,23 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
 
 
 def night_signals(
-    lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
+    lake: Lake, config: Config, market: Market, runs: Mapping[ModelVersion, RecordedRun]
 ) -> dict[ModelVersion, FloatArray]:
-    """Read nightly signals of versions, shape (T, N), from the session on that each was trained through."""
+    """Read nightly signals of versions, shape (T, N), from the session on that their runs saw last."""
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].item())
-    for version, through in trained.items():
+    for version, run in runs.items():
         rows = follow(read_signals(lake, config.name, version=version), renames)
-        unseen = rows.filter(pl.col("session") >= through).rename({"session": "date"})
+        unseen = rows.filter(pl.col("session") >= run.config.through).rename({"session": "date"})
         arrays[version] = to_panel(unseen, "signal", market.panel)
     return arrays
 
 
 def shadow_ics(
-    lake: Lake, config: Config, market: Market, trained: Mapping[ModelVersion, dt.date]
+    lake: Lake, config: Config, market: Market, runs: Mapping[ModelVersion, RecordedRun]
 ) -> pl.DataFrame:
     """Daily rank ICs on what all versions forecast unseen: session, firms, and a column per version."""
-    signals = night_signals(lake, config, market, trained)
+    signals = night_signals(lake, config, market, runs)
     label_TN = market.labels[config.label.delay]
     known_TN = np.logical_and.reduce([np.isfinite(x_TN) for x_TN in (label_TN, *signals.values())])
     ics = {

@@ -215,10 +215,3 @@ def failed_checks(run: RecordedRun) -> tuple[str, ...]:
     """Return the names of the checks that failed in a run's last audit."""
     table = run.read_table("audit")
     return () if table is None else tuple(table.filter(pl.col("verdict") == "fail")["check"])
-
-
-def trained_through(run: RecordedRun) -> dt.date:
-    """Return the session at whose close a version was trained: it has seen no label that ends later."""
-    folds = run.config.folds
-    assert folds.scheme == "live", "an opened version was trained for use"
-    return folds.through

@@ -394,10 +394,9 @@ def find_registered(config: Config, name: str, number: int) -> tuple[str, str]:
 
 def _facts(run: RecordedRun) -> dict[str, str]:
     """Tags that say what a version was made of: data versions, audit, and the last session seen."""
-    facts = {VERSIONS_TAG: json.dumps(dict(sorted(run.versions.items()))), "audit": audit_verdict(run)}
-    if run.config.folds.scheme == "live":
-        facts["trained_through"] = run.config.folds.through.isoformat()
-    return {key: value for key, value in facts.items() if value is not None}
+    versions, through = dict(sorted(run.versions.items())), run.config.through
+    facts = {VERSIONS_TAG: json.dumps(versions), "audit": audit_verdict(run), "trained_through": through}
+    return {key: str(value) for key, value in facts.items() if value is not None}
 
 
 def _register(client: MlflowClient, name: str, config_name: str, model: str) -> None:

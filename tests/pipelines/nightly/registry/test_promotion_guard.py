@@ -17,15 +17,19 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.nightly.data import night_data
 from pipelines.nightly.guard import judge_promotion, shadow_ics
-from pipelines.nightly.result import Promotion, read_signals, write_signals
-from pipelines.nightly.versions import Reason, set_alias
+from pipelines.nightly.result import ModelVersion, Promotion, read_signals, write_signals
+from pipelines.nightly.versions import Reason, open_version, set_alias
 from pipelines.progress import Progress
-from pipelines.run.record import open_run
+from pipelines.run.record import RecordedRun, open_run
 
 
 @pytest.fixture
 def market(versions: Versions) -> Market:
     return night_data(versions.config, versions.lake, None, Progress()).market
+
+
+def runs_of(versions: Versions) -> dict[ModelVersion, RecordedRun]:
+    return {one: open_version(one, Path(versions.config.output)) for one in (versions.old, versions.new)}
 
 
 def with_settings(config: Config, **settings: object) -> Config:
@@ -105,8 +109,8 @@ def test_a_proof_is_a_confidence_sequence_over_all_shadow_sessions(
     assert (proved.passed, proved.reasons, proved.evidence["sessions"]) == (True, (), 40)
 
     found = judged(versions, market, proof=True, margin=0.05)
-    trained = {versions.old: versions.days[versions.at + 0], versions.new: versions.days[versions.at + 5]}
-    ics = shadow_ics(versions.lake, versions.config, market, trained)
+    runs = runs_of(versions)
+    ics = shadow_ics(versions.lake, versions.config, market, runs)
     x = (ics[str(versions.new)] - ics[str(versions.old)]).to_numpy()
     log = -2.0 * np.log(0.1)  # two-sided at 10% is one-sided at 5%
     rho = (log + np.log1p(log)) / 60
@@ -174,24 +178,24 @@ def test_sessions_that_a_version_was_trained_on_do_not_count(versions: Versions,
 def test_only_the_first_revision_counts(versions: Versions, market: Market) -> None:
     versions.write_nights(versions.old, 0.5, range(5, 40), seed=1)
     versions.write_nights(versions.new, 0.5, range(5, 40), seed=2)
-    trained = {versions.old: versions.days[versions.at + 0], versions.new: versions.days[versions.at + 5]}
-    before = shadow_ics(versions.lake, versions.config, market, trained)
+    runs = runs_of(versions)
+    before = shadow_ics(versions.lake, versions.config, market, runs)
     assert before.height == 35
     rows = read_signals(versions.lake, "tiny", version=versions.new).drop("revision", "created_at")
     for one in rows.filter(pl.col("session") >= versions.days[versions.at + 30]).partition_by("session"):
         corrected = one.with_columns(-pl.col("signal"), pl.lit("corrected").alias("data_versions"))
         assert write_signals(versions.lake, corrected) == 2
-    assert shadow_ics(versions.lake, versions.config, market, trained).equals(before)
+    assert shadow_ics(versions.lake, versions.config, market, runs).equals(before)
 
 
 def test_the_rank_ics_are_those_of_scipy_on_the_firms_of_both(versions: Versions, market: Market) -> None:
     versions.write_nights(versions.old, 0.5, range(5, 15), seed=1)
     versions.write_nights(versions.new, 0.1, range(5, 15), seed=2)
-    trained = {versions.old: versions.days[versions.at + 0], versions.new: versions.days[versions.at + 5]}
-    table = shadow_ics(versions.lake, versions.config, market, trained)
+    runs = runs_of(versions)
+    table = shadow_ics(versions.lake, versions.config, market, runs)
     assert table.height == 10
     label_TN, tickers = market.labels[0], list(market.panel.tickers_N)
-    for version in trained:
+    for version in runs:
         rows = read_signals(versions.lake, "tiny", version=version).drop_nulls("signal")
         for row in table.iter_rows(named=True):
             own = dict(
