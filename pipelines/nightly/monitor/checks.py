@@ -227,17 +227,11 @@ class _Checks:
         new = (pl.col("known_on") <= data.session) & (pl.col("known_on") > since)
         flags = data.lake.read("flags", filters=(pl.col("table") == "prices") & ~pl.col("cleared") & new)
         rules = ", ".join(f"{count:,} {rule}" for rule, count in flags["rule"].value_counts(sort=True).rows())
-        yield verdict(
-            "quality_flags",
-            f"{flags.height:,} price rows have a new quality flag ({rules})"
-            if flags.height
-            else "No price row has a new quality flag",
-            f": {abbreviate(flags['ticker'].unique().sort().to_list(), 5)}. 'peerglass quarantine list' "
-            "shows them; correct them at the source, or release them.",
-            fine=flags.is_empty(),
-            value=float(flags.height),
-            limit=0.0,
-        )
+        said = f"price rows have a new quality flag ({rules})"
+        if flags.is_empty():
+            said = "No price row has a new quality flag"
+        tickers = abbreviate(flags["ticker"].unique().sort().to_list(), 5)
+        yield _listed("quality_flags", flags.height, said, tickers)
 
     def quarantine(self) -> Iterator[NightFinding]:
         """Count the rows that were rejected since the last night."""
@@ -251,17 +245,17 @@ class _Checks:
         rows = rows.filter(pl.col("first_seen") > self.last["created_at"])
         counts = rows.group_by("table", "rule").len().sort(pl.col("len") * -1, "table", "rule")
         rules = ", ".join(f"{count:,} of {table} by {rule}" for table, rule, count in counts.iter_rows())
-        yield verdict(
-            "quarantine",
-            f"{rows.height:,} rows have been rejected since the last night"
-            if rows.height
-            else "No row has been rejected since the last night",
-            f": {rules}. 'peerglass quarantine list' shows them; correct them at the source, or release "
-            "them.",
-            fine=rows.is_empty(),
-            value=float(rows.height),
-            limit=0.0,
-        )
+        said = "rows have been rejected since the last night"
+        if rows.is_empty():
+            said = "No row has been rejected since the last night"
+        yield _listed("quarantine", rows.height, said, rules)
+
+
+def _listed(check: str, count: int, said: str, names: str) -> NightFinding:
+    """Warn of rows that ``peerglass quarantine list`` shows, if there are any."""
+    base = f"{count:,} {said}" if count else said
+    cure = f": {names}. 'peerglass quarantine list' shows them; correct them at the source, or release them."
+    return verdict(check, base, cure, fine=not count, value=float(count), limit=0.0)
 
 
 CHANGES: Final = ("corrected", "added", "withdrawn")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-import dataframely as dy
 import numpy as np
 import polars as pl
 import pytest
@@ -40,9 +38,7 @@ from features.panel.panel import to_panel
 from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
-from pipelines.lake import schemas
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import SCHEMAS, schema
 from pipelines.nightly.book.account import account_tables
 from pipelines.nightly.book.trades import read_trades
 from pipelines.nightly.data import night_data
@@ -492,35 +488,6 @@ def test_a_position_file_stands_for_fills(tmp_path: Path) -> None:
     assert bought["bought"] == pytest.approx(-50.0)  # 100 were 200 after the split
     assert bought["paid"] == pytest.approx(world.close["F00"][NIGHTS[2]])
     assert bought["fee"] == pytest.approx(10e-4 * 50.0 * world.close["F00"][NIGHTS[2]])
-
-
-def test_nights_before_there_was_an_account_are_followed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their books have no shares and their sessions no profit; the account begins with what they left."""
-    world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path)
-    for session in NIGHTS[:3]:
-        world.deliver(lake, session)
-        play(lake, config, session, signals_of(world, NIGHTS, session))
-    expected = lake.read("profits").sort("session")
-    books = lake.read("books").drop("price", "shares")
-    left = shutil.ignore_patterns("positions", "profits", "books")
-    lake = Lake(shutil.copytree(tmp_path / "lake", tmp_path / "old", ignore=left))
-    old = {name: one for name, one in schema("books").columns().items() if name in books.columns}
-    with monkeypatch.context() as earlier:
-        earlier.setitem(SCHEMAS, "books", type("Books", (dy.Schema,), old))
-        schemas.empty.cache_clear()
-        lake.upsert("books", books)
-    schemas.empty.cache_clear()
-    assert lake.read("books")["shares"].null_count() == books.height
-    world.deliver(lake, NIGHTS[3])
-    play(lake, config, NIGHTS[3], signals_of(world, NIGHTS, NIGHTS[3]))
-    (tonight,) = lake.read("profits").iter_rows(named=True)
-    assert tonight["session"] == NIGHTS[3]
-    assert tonight["nav"] == pytest.approx(expected["nav"][-1] + tonight["pnl"], rel=1e-9)
-    assert tonight["revision"] == pytest.approx(0.0, abs=1e-6)
-    assert tonight["backtest_nav"] == pytest.approx(tonight["nav"], rel=1e-9)
-    assert lake.read("books").filter(session=NIGHTS[3])["shares"].null_count() == 0
 
 
 def test_the_account_is_shown_and_reconciled(
