@@ -156,15 +156,15 @@ def evaluation_table(evaluations: Iterable[StoredEvaluation]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-def shown_tables(tables: Mapping[str, pl.DataFrame]) -> tuple[dict[str, bytes], dict[str, str]]:
+def shown_tables(tables: Mapping[str, pl.DataFrame]) -> tuple[dict[str, str], dict[str, str]]:
     """Artifacts that MLflow shows as tables (pandas' orient ``split``), and the tag that names them."""
     named = json.dumps([{"path": place, "type": "table"} for place in tables])
     return {place: _as_json(table) for place, table in tables.items()}, {"mlflow.loggedArtifacts": named}
 
 
-def _as_json(table: pl.DataFrame) -> bytes:
+def _as_json(table: pl.DataFrame) -> str:
     floats = [name for name, dtype in table.schema.items() if dtype.is_float()]
     known = pl.when(pl.col(floats).is_finite()).then(pl.col(floats))  # JSON has no other numbers
     short = table.with_columns(known.round_sig_figs(_DIGITS))
     content = {"columns": short.columns, "data": [list(row) for row in short.iter_rows()]}
-    return json.dumps(content, default=str).encode()
+    return json.dumps(content, default=str)

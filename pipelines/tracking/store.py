@@ -238,8 +238,8 @@ def milliseconds(at: dt.datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path | bytes]) -> None:
-    """Upload files (artifact path -> file or bytes), except those that ``manifest.json`` lists unchanged."""
+def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Path | str]) -> None:
+    """Upload files (artifact path -> file or text), except those that ``manifest.json`` lists unchanged."""
     with TemporaryDirectory() as folder:
         uploaded: dict[str, str] = {}
         if any(one.path == _MANIFEST for one in client.list_artifacts(mlflow_run)):
@@ -247,22 +247,19 @@ def log_artifacts(client: MlflowClient, mlflow_run: str, files: Mapping[str, Pat
             with suppress(ValueError):  # damaged: all files are uploaded again
                 uploaded = json.loads(text)
         digests = {
-            place: hashlib.sha256(one if isinstance(one, bytes) else one.read_bytes()).hexdigest()
+            place: hashlib.sha256(one.encode() if isinstance(one, str) else one.read_bytes()).hexdigest()
             for place, one in files.items()
         }
         new = [place for place, value in digests.items() if uploaded.get(place) != value]
         for place in new:
-            parent, path = str(PurePosixPath(place).parent), files[place]
-            if isinstance(path, bytes):
-                content, path = path, Path(folder) / "made" / place
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(content)
-            client.log_artifact(mlflow_run, str(path), None if parent == "." else parent)
+            one, parent = files[place], str(PurePosixPath(place).parent)
+            if isinstance(one, str):
+                client.log_text(mlflow_run, one, place)
+            else:
+                client.log_artifact(mlflow_run, str(one), None if parent == "." else parent)
         if new:
-            manifest = Path(folder) / "new" / _MANIFEST
-            manifest.parent.mkdir()
-            manifest.write_text(json.dumps({**uploaded, **digests}, indent=1, sort_keys=True))
-            client.log_artifact(mlflow_run, str(manifest))
+            listed = json.dumps({**uploaded, **digests}, indent=1, sort_keys=True)
+            client.log_text(mlflow_run, listed, _MANIFEST)
 
 
 def flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
