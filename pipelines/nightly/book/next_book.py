@@ -31,14 +31,7 @@ from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
 from pipelines.nightly.book.account import account_capital, book_sessions, real_account, with_capital
-from pipelines.nightly.book.holdings import (
-    NOT_IN_THE_DATA,
-    TOO_SMALL,
-    Held,
-    Recorded,
-    hold,
-    place,
-)
+from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, TOO_SMALL, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, follow
 from pipelines.nightly.schedule import decision_due, following_session, schedule_text
