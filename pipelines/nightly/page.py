@@ -133,7 +133,7 @@ def _account(profits: pl.DataFrame) -> tuple[list[tuple[str, str, str]], list[di
         "account": ("nav", figure.LineStyle(figure.BLUE)),
         "backtest of its decisions": ("backtest_nav", figure.LineStyle(figure.INK, "dash")),
     }
-    grown = profits.with_columns(100.0 * (pl.col("nav", "backtest_nav") / pl.col("capital") - 1.0))
+    grown = profits.with_columns((pl.col("nav", "backtest_nav") / pl.col("capital") - 1.0) * 100.0)
     return tiles, [_chart("Return on the capital, after costs, %", _lines(grown, lines), 1)]
 
 
