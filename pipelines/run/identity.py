@@ -11,18 +11,24 @@ import ast
 import dataclasses
 import functools
 import hashlib
+import inspect
 import json
-import linecache
+import marshal
 import os
 import re
 import sys
+import sysconfig
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
-from types import FunctionType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel
 
 from pipelines import plugins
 from pipelines.config.load import KEY, OF, digest, members_of, model_settings
@@ -170,7 +176,7 @@ def plugin_digests(config: Config) -> dict[str, str]:
 
 
 def code_digest() -> str:
-    """Digest of the code in `CODE`, and of features and models from elsewhere (`code_from_elsewhere`).
+    """Digest of the code in `CODE` and of all registered features and models (`fingerprint`).
 
     Plugins have digests of their own (`plugin_digests`).
     """
@@ -179,8 +185,8 @@ def code_digest() -> str:
     from models.registry import MODELS
 
     own = {name: model for name, model in MODELS.items() if plugins.owner(model) is None}
-    elsewhere = code_from_elsewhere(CHANNELS, CHARACTERISTICS, own)
-    return digest((folders_digest(*CODE, without=APART), elsewhere))
+    registered = fingerprint((CHANNELS, CHARACTERISTICS, own))
+    return digest((folders_digest(*CODE, without=APART), registered))
 
 
 def setting_changes(old: Mapping[str, Any], new: Mapping[str, Any], where: str = "") -> Iterator[str]:
@@ -205,9 +211,12 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
+_INSTALLED = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib"))
 _ROOT = Path(__file__).parents[2].resolve()
 _OURS = tuple(f"{_ROOT / package}/" for package in ("features", "models", "backtest", "pipelines"))
 _MOST_KEPT = 50  # digests in the cache
+# attributes that hold the function of methods, caches, compiled or partial functions, and properties
+_PARTS = ("__func__", "__self__", "__wrapped__", "py_func", "func", "args", "keywords", "fget")
 
 
 @functools.cache
@@ -261,6 +270,16 @@ def normalise_source(source: str) -> str:
     return ast.unparse(tree)
 
 
+def fingerprint(value: object) -> str:
+    """SHA-256 of the code of a function, a class, or an object made of them.
+
+    Followed through closures, defaults and used names; code of the packages (:func:`folders_digest` covers
+    it) and of libraries counts by name, an object that is no function, class, dataclass, array or plain value
+    by type.
+    """
+    return hashlib.sha256(repr(_Walk().describe(value)).encode()).hexdigest()
+
+
 def _is_text(statement: ast.stmt) -> bool:
     return (
         isinstance(statement, ast.Expr)
@@ -269,31 +288,106 @@ def _is_text(statement: ast.stmt) -> bool:
     )
 
 
-def code_from_elsewhere(*registries: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    """Entries of registries with a function or class that none of the packages defines, and its source.
+class _Walk:
+    """State of one :func:`fingerprint`."""
 
-    The source is the whole file, or cell of a notebook; :func:`folders_digest` covers that of the packages.
-    """
-    found: list[tuple[str, ...]] = []
-    for name, entry in (item for registry in registries for item in registry.items()):
-        for field in dataclasses.fields(entry):
-            value = getattr(entry, field.name)
-            for file in sorted(_files_of(value)):
-                lines = linecache.getlines(file)  # none of what a dataclass generates
-                if lines and not str(Path(file).resolve()).startswith(_OURS):
-                    found.append((name, field.name, value.__qualname__, normalise_source("".join(lines))))
-    return found
+    def __init__(self) -> None:
+        self.home: str | None = None  # package of the first function, followed even if it is installed
+        self.seen: dict[int, object] = {}  # by id, and kept alive, so that no id is used twice
+
+    def describe(self, value: Any) -> Any:  # noqa: ANN401, PLR0911
+        """Describe a value by nested tuples of plain values."""
+        if value is None or value is ... or isinstance(value, bool | int | float | complex | str | bytes):
+            return value
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(self.describe, value))
+        if isinstance(value, set | frozenset):
+            return ("set", *sorted(repr(self.describe(item)) for item in value))
+        if isinstance(value, Mapping):
+            return ("mapping", *(self.describe((key, value[key])) for key in sorted(value, key=repr)))
+        if isinstance(value, np.ndarray):
+            return ("array", str(value.dtype), value.shape, hashlib.sha256(value.tobytes()).hexdigest())
+        if id(value) in self.seen:
+            return "seen"
+        self.seen[id(value)] = value
+        return tuple(map(self.describe, self._parts(value)))
+
+    def _parts(self, value: Any) -> Iterable[Any]:  # noqa: ANN401
+        """Kind and parts of an object; of code that other digests or versions cover, its names."""
+        if isinstance(value, FunctionType | type | ModuleType):
+            return self._code(value)
+        if isinstance(value, BaseModel):
+            return (type(value).__qualname__, *value)
+        names: tuple[str, ...] = _PARTS
+        if dataclasses.is_dataclass(value):
+            names = tuple(field.name for field in dataclasses.fields(value))
+        parts = ((name, getattr(value, name)) for name in names if hasattr(value, name))
+        return (type(value).__qualname__, *parts)
+
+    def _code(self, value: Any) -> Iterable[Any]:  # noqa: ANN401
+        """Parts of a function, with its closure and defaults, of a class or of a module."""
+        is_module, is_function = isinstance(value, ModuleType), isinstance(value, FunctionType)
+        module = value.__name__ if is_module else value.__module__
+        file = value.__code__.co_filename if is_function else getattr(sys.modules.get(module), "__file__", "")
+        names, file = (module, "" if is_module else value.__qualname__), file or ""
+        bound: tuple[object, ...] = ()
+        if is_function:
+            cells = [_content(cell) for cell in value.__closure__ or ()]
+            bound = (value.__defaults__, value.__kwdefaults__, cells)
+        if _resolved(file).startswith(_OURS):
+            return (*names, bound)
+        if is_function:
+            self.home = self.home or _package(module)
+        if module == "builtins" or self._is_library(module, file):
+            return names
+        if is_module:
+            return (*names, normalise_source(Path(file).read_text("utf-8")) if file.endswith(".py") else "")
+        if is_function:
+            used = {key: value.__globals__[key] for key in _names(value.__code__) if key in value.__globals__}
+            return (_text(value), bound, used)
+        own = {k: one for k, one in vars(value).items() if isinstance(one, FunctionType) or k[:2] != "__"}
+        if issubclass(value, BaseModel):  # pydantic takes the defaults out of the class
+            own |= {key: (one.default, one.default_factory) for key, one in value.model_fields.items()}
+        return (value.__qualname__, value.__bases__, own)
+
+    def _is_library(self, module: str, file: str) -> bool:
+        """Whether code belongs to an installed library other than the package that is described."""
+        installed = file.startswith("<frozen") or _resolved(file).startswith(_INSTALLED)
+        return installed and _package(module) != self.home
 
 
-def _files_of(value: object) -> set[str]:
-    """Files, or cells of a notebook, with the source of a function or a class; none of another value."""
-    if isinstance(value, FunctionType):
-        return {value.__code__.co_filename}
-    if not isinstance(value, type):
-        return set()
-    file = getattr(sys.modules.get(value.__module__), "__file__", None)
-    functions = (one for one in vars(value).values() if isinstance(one, FunctionType))
-    return {file} if file else {one.__code__.co_filename for one in functions}
+@functools.cache
+def _resolved(file: str) -> str:
+    return str(Path(file).resolve())
+
+
+def _text(function: FunctionType) -> str:
+    """Source text of a function; its compiled form if it has none, as after ``exec``."""
+    code = function.__code__  # the source of a decorated function itself is that of the one it wraps
+    try:
+        source = textwrap.dedent(inspect.getsource(code))
+    except (OSError, TypeError):
+        return marshal.dumps(code, 2).hex()  # later versions depend on how often a constant is referred to
+    try:
+        return normalise_source(source)
+    except SyntaxError:  # a lambda in the middle of a statement
+        return source
+
+
+def _content(cell: Any) -> object:  # noqa: ANN401 (a cell has no public type)
+    try:
+        return cell.cell_contents
+    except ValueError:  # the cell is still empty
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    inner = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return set(code.co_names).union(*(_names(one) for one in inner))
+
+
+def _package(module: str) -> str:
+    return module.partition(".")[0]
 
 
 _LIBRARIES = ("numba", "numpy", "polars", "scipy")
@@ -313,10 +407,10 @@ def feature_store(config: Config, progress: Progress) -> FeatureStore:
 
 
 def features_digest() -> str:
-    """Digest of the code and the libraries that compute features."""
+    """Digest of the code, registered features included, and the libraries that compute features."""
     from features.library.channels import CHANNELS
     from features.library.characteristics import CHARACTERISTICS
 
     libraries = {name: installed(name) for name in _LIBRARIES}
-    elsewhere = code_from_elsewhere(CHANNELS, CHARACTERISTICS)
-    return digest((folders_digest("features", "pipelines/dataset"), libraries, elsewhere))
+    registered = fingerprint((CHANNELS, CHARACTERISTICS))
+    return digest((folders_digest("features", "pipelines/dataset"), libraries, registered))

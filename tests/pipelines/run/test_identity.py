@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import functools
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,8 @@ from pydantic import BaseModel
 
 from features.arrays import FloatArray
 from features.library.characteristics import CHARACTERISTICS
+from features.library.standardise import TransformRule
+from features.options import Options
 from features.panel.panel import Panel
 from models.baselines.ridge import Ridge
 from models.registry import MODELS
@@ -34,7 +37,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.versions import TableVersion
 from pipelines.run import identity
 from pipelines.run import identity as fingerprints
-from pipelines.run.identity import Identity, build_identity, code_from_elsewhere, normalise_source
+from pipelines.run.identity import Identity, build_identity, fingerprint, normalise_source
 from pipelines.run.record import name_run, open_run
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -180,23 +183,51 @@ def test_a_new_file_in_a_folder_of_the_code_gives_another_digest(
 
 
 def _user_feature(panel: Panel) -> FloatArray:
-    return panel.close_TN * 2.0
+    return panel.close_TN * _factor()
 
 
-def test_an_entry_from_elsewhere_is_identified_by_the_file_that_defines_it(tmp_path: Path) -> None:
-    def found(source: str) -> list[tuple[str, ...]]:
-        path = tmp_path / f"own_{len(list(tmp_path.iterdir()))}.py"
-        path.write_text(source)
-        names: dict[str, Any] = {}
-        exec(compile(source, path, "exec"), names)  # noqa: S102  # the source is that of this test
-        feature = dataclasses.replace(CHARACTERISTICS["return_5"], compute=names["own"])
-        return code_from_elsewhere(CHARACTERISTICS, {"own": feature}, MODELS)
+def _factor() -> float:
+    return 2.0
 
-    source = "FACTOR = 2\n\ndef own(panel):\n    return FACTOR * panel\n"
-    ((name, field, function, _),) = before = found(source)
-    assert (name, field, function) == ("own", "compute", "own")
-    assert found(source.replace("\n\n", "\n# a comment\n")) == before
-    assert found(source.replace("2", "3")) != before, "what it refers to counts"
+
+def test_a_function_from_elsewhere_is_identified_by_its_source_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(factor: float) -> object:
+        return lambda panel: panel.close_TN * factor
+
+    assert fingerprint(scaled(1.0)) == fingerprint(scaled(1.0))
+    assert fingerprint(scaled(1.0)) != fingerprint(scaled(2.0))
+    one = fingerprint(lambda panel: panel.close_TN + 1)
+    assert one != fingerprint(lambda panel: panel.close_TN + 2)
+
+    def doubled(panel: Panel) -> FloatArray:
+        return 2 * _user_feature(panel)
+
+    def tripled(panel: Panel) -> FloatArray:
+        return 3 * _user_feature(panel)
+
+    wrap = functools.wraps(_user_feature)
+    assert fingerprint(wrap(doubled)) != fingerprint(wrap(tripled)), "a decorator counts"
+    before = fingerprint(_user_feature)
+    monkeypatch.setattr(sys.modules[__name__], "_factor", lambda: 3.0)
+    assert fingerprint(_user_feature) != before, "functions that it calls are included"
+
+
+def test_options_that_a_function_holds_are_part_of_the_code() -> None:
+    def ranked(winsorise: float) -> object:
+        rule = TransformRule(winsorise=winsorise)
+        return lambda panel: (panel.close_TN, rule)
+
+    assert fingerprint(ranked(0.01)) == fingerprint(ranked(0.01))
+    assert fingerprint(ranked(0.01)) != fingerprint(ranked(0.02))
+
+    def own(default: float) -> type[Options]:
+        class Own(Options):
+            share: float = default
+
+        return Own
+
+    assert fingerprint(own(0.01)) == fingerprint(own(0.01))
+    assert fingerprint(own(0.01)) != fingerprint(own(0.02)), "their defaults as well"
 
 
 def test_a_users_own_feature_and_model_are_part_of_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
