@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import dataframely as dy
 import polars as pl
 
 from backtest.costs import COST_KINDS
@@ -62,8 +63,22 @@ class Column:
         """Write a value for a terminal (`Kind.text`)."""
         return self.kind.text(value)
 
+    @property
+    def contract(self) -> dy.Column:
+        """The column as dataframely checks it."""
+        if self.dtype.is_float():
+            kind = dy.Float32 if self.dtype == pl.Float32 else dy.Float64
+            return kind(nullable=True, allow_inf=True)
+        if self.dtype == pl.Enum:
+            return dy.Enum(VERDICTS)
+        if self.dtype == pl.List:
+            return dy.List(dy.String(), nullable=True)
+        types = {pl.String(): dy.String, pl.Int64(): dy.Int64, pl.Date(): dy.Date, pl.Boolean(): dy.Bool}
+        contract: dy.Column = types[self.dtype](nullable=self.name not in KEYS)
+        return contract
 
-KEYS: Final = frozenset({"model", "book", "delay", "benchmark", "signal", "name", "verdict"})  # never null
+
+KEYS: Final = frozenset({"model", "book", "delay", "benchmark", "signal", "name"})  # never null
 
 
 def _text(name: str, label: str, meaning: str = "", kind: Kind = TEXT) -> Column:
@@ -364,12 +379,13 @@ class ResultTable:
         lacking = [name for name in self.schema if name not in rows.columns]
         assert not unknown, f"{self.name} has no columns {unknown}"
         assert not lacking, f"{self.name} needs the columns {lacking}"
+        names = [name for name in self.columns if name in rows.columns]
+        columns = {name: self.columns[name].contract for name in names}
+        contract = cast("type[dy.Schema]", type(self.name, (dy.Schema,), columns))
         floats = [name for name, dtype in rows.schema.items() if dtype.is_float()]
         known = rows.with_columns(pl.col(floats).fill_nan(None))
-        own = {name: dtype for name, dtype in self.types.items() if name in rows.columns}
-        without = [name for name in own if name in KEYS and known[name].null_count()]
-        assert not without, f"{self.name} has rows without {without}"
-        return known.select(*(pl.col(name).cast(dtype) for name, dtype in own.items()), *further)
+        checked: pl.DataFrame = contract.validate(known.select(names), cast=True)
+        return checked.hstack(known.select(further)) if further else checked
 
     def of(self, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
         """Make the table of rows that hold its columns and others, which are left out."""

@@ -145,8 +145,9 @@ def factor_returns(scores: StyleScores, earned_TN: FloatArray, delay: int = 0) -
 
     Scores are known at the close of each session. ``earned_TN`` is the return of session t, from the close of
     ``t-1``; NaN is unknown and leaves the firm out. A session with fewer than 2 firms for each factor has no
-    factor return. Factors that cannot be told apart on a session share the return (least squares of minimum
-    norm). ValueError if shapes differ or the delay is negative.
+    factor return. Styles that cannot be told apart on a session share the return (least squares of minimum
+    norm), and a style that is the same for all firms has a return of 0. ValueError if shapes differ or the
+    delay is negative.
 
     Examples
     --------

@@ -236,42 +236,30 @@ def persistence(signal: SortedPanel, lags: tuple[int, ...], *, quantiles: int = 
     >>> persistence(signal, (1,), quantiles=3)[1].rank_autocorrelation_T
     array([0.5])
     """
+    from backtest.forecasts.kernels import compare_dates, rank_with_edges
+
     require_quantiles(quantiles)
     if min(lags, default=1) < 1:
         raise ValueError(f"A lag is {min(lags)}; it must be at least 1 date.")
     T, N = signal.x_TN.shape
-    n_T, enough_T = signal.count_T, signal.count_T >= quantiles
-    bottom_T = np.where(enough_T, -(-n_T // quantiles), 0)
-    top_T = np.where(enough_T, n_T - -(-(quantiles - 1) * n_T // quantiles), 0)
-    rank_TN, bottom_TN, top_TN = signal.ranks(), signal.lowest(bottom_T), signal.highest(top_T)
-    out_KMT = np.full((len(lags), 3, T), np.nan)
+    rank_TN, edge_TE = np.empty((T, N), dtype=np.float32), np.empty((T, 6))
+    blocks = date_blocks(T, N)
+    for_each(lambda rows: rank_with_edges(signal.rows(rows), quantiles, rank_TN[rows], edge_TE[rows]), blocks)
+    out_KTM = np.full((len(lags), T, 3), np.nan)
 
     def work(rows: slice) -> None:
         for k, lag in enumerate(lags):
-            start = max(rows.start, lag)
-            now, then = (slice(start - back, max(rows.stop, start) - back) for back in (0, lag))
-            out_KMT[k, 0, now] = _correlation(rank_TN[now], rank_TN[then])
-            for m, size_T, share_TN in ((1, bottom_T, bottom_TN), (2, top_T, top_TN)):
-                new_R = np.maximum(share_TN[now] - share_TN[then], 0.0).sum(axis=1)
-                known_R = (size_T[now] > 0) & (size_T[then] > 0)
-                out_KMT[k, m, now] = np.where(known_R, new_R / np.maximum(size_T[now], 1), np.nan)
+            now = slice(max(rows.start, lag), rows.stop)
+            if now.start < now.stop:
+                then = slice(now.start - lag, now.stop - lag)
+                compare_dates(
+                    (frozen(rank_TN[now]), frozen(edge_TE[now])),
+                    (frozen(rank_TN[then]), frozen(edge_TE[then])),
+                    out_KTM[k, now],
+                )
 
-    for_each(work, date_blocks(T, N))
-    return {lag: Persistence(*out_KMT[k, :, lag:].copy()) for k, lag in enumerate(lags)}
-
-
-def _correlation(a_RN: FloatArray, b_RN: FloatArray) -> FloatArray:
-    """Pearson correlation of ranks that are known on both dates; their sums are exact."""
-    both_RN = ~(np.isnan(a_RN) | np.isnan(b_RN))
-    a_RN, b_RN, n_R = np.where(both_RN, a_RN, 0.0), np.where(both_RN, b_RN, 0.0), both_RN.sum(axis=1)
-
-    def moment(x_RN: FloatArray, y_RN: FloatArray) -> FloatArray:
-        moment_R: FloatArray = n_R * (x_RN * y_RN).sum(axis=1) - x_RN.sum(axis=1) * y_RN.sum(axis=1)
-        return moment_R
-
-    size_R = np.sqrt(moment(a_RN, a_RN)) * np.sqrt(moment(b_RN, b_RN))
-    known_R = (n_R >= 3) & (size_R > 0)
-    return np.where(known_R, np.clip(moment(a_RN, b_RN) / np.where(known_R, size_R, 1.0), -1.0, 1.0), np.nan)
+    for_each(work, blocks)
+    return {lag: Persistence(*out_KTM[k, lag:].T.copy()) for k, lag in enumerate(lags)}
 
 
 def require_quantiles(quantiles: int) -> None:

@@ -1,4 +1,4 @@
-"""Compiled loops over the firms of a date: sorting, ranks, selection, correlations, quantiles.
+"""Compiled loops over the firms of a date: sorting, ranks, selection, correlations, quantiles, persistence.
 
 The rules of `features.arithmetic.kernels` apply: arrays are C-contiguous, a kernel starts no threads, and
 sums are not reordered. Importing this module imports numba, so it is imported inside functions.
@@ -6,14 +6,14 @@ sums are not reordered. Importing this module imports numba, so it is imported i
 The order of a date is the columns of its known values, lowest value first and equal values in column order.
 A sorted panel is passed as its values, their order and their number.
 
-Shape suffixes: R dates, N firms, P pairs of a date, Q quantiles, M measures.
+Shape suffixes: R dates, N firms, P pairs of a date, Q quantiles, M measures, E edges.
 """
 
 import numpy as np
 import numpy.typing as npt
 
 from features.arithmetic.kernels import ZERO, compiled
-from features.arrays import FloatArray, IntArray
+from features.arrays import Float32Array, FloatArray, IntArray
 
 UInt64Array = npt.NDArray[np.uint64]
 
@@ -269,3 +269,76 @@ def rank(panel: Sorted, rank_RN: FloatArray) -> None:
             for k in range(first, j):
                 rank_N[order[k]] = (first + 1 + j) / 2.0
             first = j
+
+
+@compiled
+def rank_with_edges(panel: Sorted, quantiles: int, rank_RN: Float32Array, edge_RE: FloatArray) -> None:
+    """Rank each date's values, and describe which firms are in the bottom and the top quantile.
+
+    ``panel`` is a tuple of values, order and count. ``rank_RN`` gets the average ranks from 1, exact up to
+    2^23 firms; NaN where unknown. ``edge_RE`` gets the rank at the edge of the bottom quantile, the share of
+    the firms of that rank that are in it, and its size; then the same of the top quantile. The sizes are 0
+    with fewer values than quantiles.
+    """
+    for r in range(len(rank_RN)):
+        x, order, n, rank = panel[0][r], panel[1][r], panel[2][r], rank_RN[r]
+        rank[:] = np.nan
+        edge_RE[r, :] = 0.0
+        bottom, top = -(-n // quantiles), n - -(-(quantiles - 1) * n // quantiles)
+        first = 0
+        for j in range(1, n + 1):
+            if j < n and x[order[j]] == x[order[first]]:
+                continue
+            place = (first + 1 + j) / 2.0
+            for k in range(first, j):
+                rank[order[k]] = place
+            if n >= quantiles and first < bottom <= j:
+                edge_RE[r, 0], edge_RE[r, 1] = place, (bottom - first) / (j - first)
+                edge_RE[r, 2] = bottom
+            if n >= quantiles and first <= n - top < j:
+                edge_RE[r, 3], edge_RE[r, 4] = place, (j - (n - top)) / (j - first)
+                edge_RE[r, 5] = top
+            first = j
+
+
+@compiled
+def compare_dates(
+    now: tuple[Float32Array, FloatArray], then: tuple[Float32Array, FloatArray], out_RM: FloatArray
+) -> None:
+    """Compare ranks and edges of dates with those of earlier dates, both from `rank_with_edges`.
+
+    ``out_RM`` gets the Pearson correlation of the ranks over the firms known on both dates; the share of the
+    bottom quantile that was not in it before; the same of the top quantile. NaN where undefined.
+    """
+    for r in range(len(out_RM)):
+        a, b, e, f = now[0][r], then[0][r], now[1][r], then[1][r]
+        n = ZERO
+        a_sum, b_sum = 0.0, 0.0
+        a_square, b_square, product = 0.0, 0.0, 0.0
+        bottom, top = 0.0, 0.0
+        for i in range(len(a)):
+            x, y = np.float64(a[i]), np.float64(b[i])
+            bottom += max(_share_below(x, e[0], e[1]) - _share_below(y, f[0], f[1]), 0.0)
+            top += max(_share_below(-x, -e[3], e[4]) - _share_below(-y, -f[3], f[4]), 0.0)
+            if np.isnan(x) | np.isnan(y):
+                continue
+            n += 1
+            a_sum += x
+            b_sum += y
+            a_square += x * x
+            b_square += y * y
+            product += x * y
+        x_square, y_square = n * a_square - a_sum * a_sum, n * b_square - b_sum * b_sum
+        known = n >= 3 and x_square > 0.0
+        out_RM[r, 0] = _correlation(n, n * product - a_sum * b_sum, x_square, y_square) if known else np.nan
+        both = e[2] > 0.0 and f[2] > 0.0
+        out_RM[r, 1] = bottom / e[2] if both else np.nan
+        out_RM[r, 2] = top / e[5] if both else np.nan
+
+
+@compiled
+def _share_below(rank: float, edge: float, share: float) -> float:
+    """Share of a firm in the selection up to an edge; 0 for a firm without a rank."""
+    if rank < edge:
+        return 1.0
+    return share if rank == edge else 0.0
