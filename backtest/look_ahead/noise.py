@@ -58,6 +58,17 @@ def replace_future(tables: Tables, day: dt.date, seed: int) -> dict[str, pl.Data
     }
 
 
+def drop_later_joiners(tables: Tables, day: dt.date, universe: str) -> dict[str, pl.DataFrame]:
+    """Leave out the firms that join a universe's list after a day: a list of that day does not name them.
+
+    Firms that are on no list stay, because nothing says that they were unknown.
+    """
+    joined = pl.col("from_date").is_null() | (pl.col("from_date") <= day)
+    own = tables["membership"].filter(pl.col("universe") == universe)
+    later = own.group_by("ticker").agg(known=joined.any()).filter(~pl.col("known"))
+    return {name: frame.join(later, on="ticker", how="anti") for name, frame in tables.items()}
+
+
 def _existing_columns(frame: pl.DataFrame, values: Mapping[str, np.ndarray]) -> dict[str, pl.Series]:
     """Keep the random columns that exist in the frame and have at least one value."""
     return {

@@ -65,6 +65,8 @@ def differences_until(
         return [Difference("the list of features")]
     own, theirs = common_firms(true, noisy)
     gone = np.setdiff1d(np.arange(true.panel.n_firms), own)
+    if true.panel.members_TN is not None:  # firms that join later may be unknown
+        gone = gone[true.panel.members_TN[t, gone]]
     if np.isfinite(true.panel.close_TN[: t + 1, gone]).any():
         return [Difference("the list of firms")]
     found = []

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from backtest.look_ahead.finding import Result, answer, skipped
-from backtest.look_ahead.noise import replace_future
+from backtest.look_ahead.noise import drop_later_joiners, replace_future
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray
 from features.library.sets import RELATIVE, channels_of
 from features.library.standardise import transform_characteristics
@@ -128,6 +128,8 @@ def _differences(
 ) -> list[Difference]:
     """Differences up to t of a dataset whose later data are noise."""
     day, label = subject.day(t), subject.config.label
+    if subject.config.universe.membership is not None:
+        tables = drop_later_joiners(tables, day, subject.config.universe.membership)
     noisy = datasets.build_dataset(replace_future(tables, day, seed=subject.seed + t), subject.config)
     at = int(np.searchsorted(true.panel.dates_T, np.datetime64(day)))
     return differences_until(at, true, noisy, label.horizon, label.delay)

@@ -24,6 +24,7 @@ from audit_markets import (
 from backtest.look_ahead.finding import Result, counts, summary_line
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
+from features.panel import derived
 from features.panel.panel import Panel
 from models.registry import MODELS
 from pipelines.audit.checks import skill
@@ -99,6 +100,34 @@ def test_all_kinds_of_leaks_are_covered() -> None:
         "today's membership for all dates",
         "universe that needs t+1",
     }
+
+
+def test_group_means_with_firms_that_join_later_are_caught(
+    base: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, tables = market(base, 3, {"firms": 40, "sessions": 800})
+    days = tables["prices"]["date"].unique().sort()
+    firms = tables["prices"].select("ticker").unique().sort("ticker").with_row_index("n")
+    joins = firms.select(
+        pl.lit("index").alias("universe"),
+        "ticker",
+        days.gather((firms["n"] % 2) * 500).alias("from_date"),
+        pl.lit(None, dtype=pl.Date).alias("to_date"),
+    )
+    listed = {**tables, "membership": joins}
+    config = config.model_copy(update={"universe": config.universe.model_copy(update={"membership": "index"})})
+    clean = CHECKS["future"](make_subject(config, listed))
+    assert clean.verdict == "pass", clean.sentence
+
+    tile_of = derived.take_firms
+
+    def of_all_firms(*panel_and_firms: Any) -> Panel:  # noqa: ANN401 (passed on)
+        return dataclasses.replace(tile_of(*panel_and_firms), members_TN=None)
+
+    monkeypatch.setattr(derived, "take_firms", of_all_firms)
+    result = CHECKS["future"](make_subject(config, listed))
+    assert result.verdict == "fail"
+    assert "group_return_1 used future data" in result.sentence
 
 
 @pytest.mark.slow(3)
