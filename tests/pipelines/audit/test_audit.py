@@ -115,7 +115,9 @@ def test_group_means_with_firms_that_join_later_are_caught(
         pl.lit(None, dtype=pl.Date).alias("to_date"),
     )
     listed = {**tables, "membership": joins}
-    config = config.model_copy(update={"universe": config.universe.model_copy(update={"membership": "index"})})
+    config = config.model_copy(
+        update={"universe": config.universe.model_copy(update={"membership": "index"})}
+    )
     clean = CHECKS["future"](make_subject(config, listed))
     assert clean.verdict == "pass", clean.sentence
 
