@@ -81,6 +81,12 @@ def changes_since(config: Config, lake: Lake) -> SettingChanges:
     recorded = read_nights(lake, config.name).filter(settings_known)
     if recorded.height:
         before: Settings = json.loads(recorded["settings"][0])
+        one = model_settings(config, nightly_model(config))
+        for section, computed in (
+            (before["model"], one.options.COMPUTED),
+            (before["model"]["fit"], one.fit.COMPUTED),
+        ):
+            section |= {key: value for key, value in computed.items() if key in section}
         since, now = f"the night of {recorded['session'][0]}", traded_settings(config)
         return SettingChanges(since, tuple(setting_changes(_with_new_settings(before, now), now)))
     best = champion(lake, config.name)
