@@ -83,9 +83,11 @@ def _unchanged(*_: Any, **__: Any) -> Callable[[Any], Any]:  # noqa: ANN401 (of 
 def _pydantic() -> types.ModuleType:
     module = types.ModuleType("pydantic")
     vars(module).update(
+        AfterValidator=_unchanged,
         BaseModel=BaseModel,
         ConfigDict=dict,
         Field=FieldInfo,
+        ValidationInfo=object,
         model_validator=_unchanged,
         field_validator=_unchanged,
     )
