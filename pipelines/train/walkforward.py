@@ -87,10 +87,11 @@ def train(run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress) ->
         try:
             trained = compute(run, dataset, groups_of(planned, done, run.config.stack_seeds), progress)
             for task, outcome in chain(trained, combine_members(run, dataset, tasks)):
-                if left.pop(task.key, None) is None:  # a repeated stack computes all its seeds
+                if task.key not in left:  # a repeated stack computes all its seeds
                     continue
                 commit(run, lake, dataset, task, outcome)
                 copy.store()
+                del left[task.key]
                 said = f"{task.model} fold {task.fold.index} seed {task.seed}: {_describe(outcome)}"
                 progress.step(said, task.device.partition(":")[0])
         finally:
