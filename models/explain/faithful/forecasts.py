@@ -477,7 +477,8 @@ def _measured(  # noqa: PLR0917  (a forecast of a model, its units, and what is 
     for removal in REMOVALS:
         every = curves(game(removal), orders, steps_of(len(units), config.steps))
         of_orders |= {(method, removal): one for method, one in zip(sizes, every, strict=False)}
-        of_orders[RANDOM, removal] = mean_of(every[len(sizes) :])
+        if config.random_orders:
+            of_orders[RANDOM, removal] = mean_of(every[len(sizes) :])
     if once_P is not None:
         sizes["shap_once"] = np.abs(once_P)
     return ForecastMeasures(
