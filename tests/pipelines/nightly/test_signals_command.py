@@ -14,7 +14,7 @@ from command import Call, command
 from growing_lakes import Tables, deliver, sessions_of
 
 from pipelines.commands.signals import COLUMNS, explain_differences
-from pipelines.lake import commit
+from pipelines.lake import storage
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 
@@ -98,7 +98,7 @@ def test_a_correction_makes_a_revision_and_is_named(live: str, peerglass: Call, 
 def test_statements_that_are_compared_in_pieces_differ_where_they_were_corrected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "_PIECE_ROWS", 4)
+    monkeypatch.setattr(storage, "_PIECE_ROWS", 4)
     lake, ends = Lake(tmp_path), [dt.date(2020, month, 1) for month in (1, 4, 7, 10)]
     rows = pl.DataFrame({"ticker": list("ABC")}).join(pl.DataFrame({"period_end": ends}), how="cross")
     rows = rows.with_columns(
