@@ -24,11 +24,10 @@ from models.batch import PanelTensors
 from models.fitted import Diverged, EpochRecord, OnEpoch, no_report
 from models.fitting.config import NET_UTILITY, FitConfig, matrix_precision
 from models.fitting.losses import dates_that_count, horizons_loss, quantile
-from models.fitting.memory import Note, in_parts, no_note
+from models.fitting.memory import Note, epoch_that_fits, no_note
 from models.fitting.optimizer import AdamW, ParameterGroup, parameter_groups
 from models.fitting.snapshot import SeedState, SnapshotStore, TrainingState
 from models.forecaster import Forecaster
-from models.panel_memory import is_out_of_memory
 from models.spec import IncompatibleConfig
 
 CPU_CELLS = 2048
@@ -191,51 +190,6 @@ def train_seeds(
     for state in states:
         state.module.load_state_dict(state.best)
     return [tuple(state.history) for state in states]
-
-
-def epoch_that_fits(engine: Engine, dates_KD: Tensor, optimizer: AdamW, note: Note) -> Tensor:
-    """Make an epoch of the dates; if a GPU's memory runs out, make it again with less at once.
-
-    The engine goes on with what fitted: first one seed at a time, then half as many dates. Everything that
-    the steps of the optimizer change, and the random generators, are restored before. ``note`` is called with
-    a sentence if the dates go through in parts. Returns what the engine returns; RuntimeError if a single
-    date, or a block of consecutive ones, does not fit (`models.panel_memory.is_out_of_memory`).
-    """
-    device = optimizer.taken.device
-    if device.type == "cpu":
-        return engine.epoch(dates_KD, optimizer)
-    parameters = [one for group in optimizer.param_groups for one in group["params"]]
-    moments = [one for state in optimizer.state.values() for one in state.values()]
-    changed = [*parameters, *moments, *optimizer.mean.means, optimizer.taken]
-    before = [one.detach().clone() for one in changed]
-    drawn, on_cuda = [generator.get_state() for generator in engine.generators], device.type == "cuda"
-    random = torch.cuda.get_rng_state(device) if on_cuda else torch.get_rng_state()
-    while True:
-        try:
-            return engine.epoch(dates_KD, optimizer)
-        except RuntimeError as error:
-            fewest = engine.dates_at_once if engine.config.loss == NET_UTILITY else 1
-            if (engine.dates_at_once, engine.seeds_at_once) == (fewest, 1) or not is_out_of_memory(error):
-                raise
-        # past the handler, whose traceback holds the tensors of the step
-        optimizer.zero_grad(set_to_none=True)
-        if not moments:
-            optimizer.state.clear()
-        with torch.no_grad():
-            for one, value in zip(changed, before, strict=True):
-                one.copy_(value)
-        for generator, state in zip(engine.generators, drawn, strict=True):
-            generator.set_state(state)
-        if on_cuda:
-            torch.cuda.set_rng_state(random, device)
-            torch.cuda.empty_cache()
-        else:
-            torch.set_rng_state(random)
-        if engine.seeds_at_once > 1:
-            engine.seeds_at_once = 1
-        else:
-            engine.dates_at_once = -(-engine.dates_at_once // 2)
-            note(in_parts(engine.dates_at_once))
 
 
 def _set_mode(engine: Engine, *, training: bool) -> None:

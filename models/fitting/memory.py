@@ -8,7 +8,7 @@ Legend: K seeds, B dates of a step, P places for firms, W window length, C chann
 
 import copy
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +17,9 @@ from torch.overrides import TorchFunctionMode
 from models.batch import Batch
 from models.fitting.config import NET_UTILITY, FitConfig
 from models.fitting.losses import horizons_loss
+from models.fitting.optimizer import AdamW
 from models.forecaster import Forecaster
-from models.panel_memory import free_bytes
+from models.panel_memory import free_bytes, is_out_of_memory
 from models.spec import Shape
 
 PEAK = 1.3
@@ -40,6 +41,21 @@ Note = Callable[[str], None]
 
 def no_note(sentence: str) -> None:
     """Stand in for a missing `Note`."""
+
+
+class SplitEpoch(Protocol):
+    """An engine whose steps may let the dates through the model in parts."""
+
+    dates_at_once: int
+    """Number of dates that go through the model at once."""
+    seeds_at_once: int
+    """Number of seeds that are computed at once."""
+    generators: list[torch.Generator]
+    config: FitConfig
+
+    def epoch(self, dates_KD: Tensor, optimizer: AdamW) -> Tensor:
+        """Make the steps of an epoch."""
+        ...
 
 
 def date_bytes(module: Forecaster, config: FitConfig, shape: Shape, places: int) -> int | None:
@@ -154,6 +170,58 @@ def what_fits(  # noqa: PLR0917  (a step, and where it is computed)
     most = max(1, int(left // (PEAK * each)))
     parts = -(-config.batch_dates // min(most, config.batch_dates))
     return 1, -(-config.batch_dates // parts)
+
+
+def epoch_that_fits(engine: SplitEpoch, dates_KD: Tensor, optimizer: AdamW, note: Note = no_note) -> Tensor:
+    """Make an epoch of the dates; if a GPU's memory runs out, make it again with less at once.
+
+    The engine goes on with what fitted: first one seed at a time, then half as many dates. Everything that
+    the steps of the optimizer change, and the random generators, are restored before. ``note`` is called with
+    a sentence if the dates go through in parts. Returns what the engine returns; RuntimeError if a single
+    date, or a block of consecutive ones, does not fit (`models.panel_memory.is_out_of_memory`).
+    """
+    device = optimizer.taken.device
+    if device.type == "cpu":
+        return engine.epoch(dates_KD, optimizer)
+    parameters = [one for group in optimizer.param_groups for one in group["params"]]
+    moments = [one for state in optimizer.state.values() for one in state.values()]
+    changed = [*parameters, *moments, *optimizer.mean.means, optimizer.taken]
+    before = [one.detach().clone() for one in changed]
+    drawn, random = [generator.get_state() for generator in engine.generators], _random_state(device)
+    while True:
+        try:
+            return engine.epoch(dates_KD, optimizer)
+        except RuntimeError as error:
+            fewest = engine.dates_at_once if engine.config.loss == NET_UTILITY else 1
+            if (engine.dates_at_once, engine.seeds_at_once) == (fewest, 1) or not is_out_of_memory(error):
+                raise
+        # past the handler, whose traceback holds the tensors of the step
+        optimizer.zero_grad(set_to_none=True)
+        if not moments:
+            optimizer.state.clear()
+        with torch.no_grad():
+            for one, value in zip(changed, before, strict=True):
+                one.copy_(value)
+        for generator, state in zip(engine.generators, drawn, strict=True):
+            generator.set_state(state)
+        _restore_random_state(device, random)
+        if engine.seeds_at_once > 1:
+            engine.seeds_at_once = 1
+        else:
+            engine.dates_at_once = -(-engine.dates_at_once // 2)
+            note(in_parts(engine.dates_at_once))
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _restore_random_state(device: torch.device, state: Tensor) -> None:
+    if device.type != "cuda":
+        torch.set_rng_state(state)
+        return
+    torch.cuda.set_rng_state(state, device)
+    torch.cuda.empty_cache()
 
 
 def in_parts(at_once: int) -> str:
