@@ -25,6 +25,7 @@ from pipelines.config.schema import Config
 from pipelines.errors import ConfigError
 from pipelines.pages import figure as fig
 from pipelines.pages.charts import books, explained, models
+from pipelines.results.evaluate import forecast_steps
 
 if TYPE_CHECKING:
     from peerglass.scoring import Attribution
@@ -73,7 +74,10 @@ def quantiles(results: Results, delay: int = 0) -> go.Figure:
 def ic_decay(results: Results) -> go.Figure:
     """Draw the mean rank IC against the number of sessions between the forecast and the trade."""
     frame = _table(results, "ic_decay").filter(pl.col("horizon") == results.config.label.horizon)
-    return to_plotly(models.ic_decay(frame, "delay", "Rank IC by delay of the trade", _styles(results)))
+    steps = forecast_steps(_table(results, "ic_series"), _table(results, "equity"))
+    return to_plotly(
+        models.ic_decay(frame, "delay", "Rank IC by delay of the trade", _styles(results), steps)
+    )
 
 
 def net_asset_value(results: Results, book: str, delay: int = 1) -> go.Figure:

@@ -11,10 +11,12 @@ import numpy as np
 import polars as pl
 from numpy.lib.stride_tricks import sliding_window_view
 
+from backtest.inference.means import critical_value, mean_test_lags
 from features.arrays import FloatArray
 from features.panel.periods import SESSIONS_PER_YEAR
 
 Z = 1.96  # half-width of a band in standard errors: 95% for a normal estimate
+LABELS = 4  # at least, that do not overlap: with fewer in a window, its mean has no error to be estimated
 _WINDOWS = (126, 63)
 
 
@@ -56,13 +58,17 @@ def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEA
         ).with_columns(pl.exclude("date").fill_nan(None))
 
 
-def rolling_mean_ic(series: pl.DataFrame, window: int, lags: int) -> pl.DataFrame:
-    """Rolling mean of the daily rank ICs of one model with its Newey-West error: date, rank_ic and error.
+def rolling_mean_ic(series: pl.DataFrame, window: int, overlap: int) -> pl.DataFrame:
+    """Rolling mean of the rank ICs of one model with the half-width of its 95% interval.
 
-    ``series`` has date and rank_ic in order of time. At least half of the dates of a window must be known;
-    unknown ICs are left out of the mean and of the autocovariances. ``lags`` are those of the Newey-West
-    estimate with Bartlett weights: one less than the number of dates whose labels overlap.
+    ``series`` has date and rank_ic in order of time, and the labels of ``overlap`` consecutive dates overlap.
+    At least half of the dates of a window must be known; unknown ICs are left out of the mean and of the
+    autocovariances. The columns are date (the last one of a window), rank_ic and half, whose errors, lags
+    and critical values are those of `backtest.inference.means.mean_test`; half is null in windows of fewer
+    than `LABELS` labels that do not overlap.
     """
+    lags = mean_test_lags(window, overlap)
+    critical = critical_value(window, lags) if window >= LABELS * overlap else np.nan
     ic_T = series["rank_ic"].cast(pl.Float64).fill_nan(None).to_numpy()
     ic_KW = _windows(ic_T, window)
     known_KW = np.isfinite(ic_KW)
@@ -71,16 +77,16 @@ def rolling_mean_ic(series: pl.DataFrame, window: int, lags: int) -> pl.DataFram
         mean_K = np.where(known_KW, ic_KW, 0.0).sum(axis=1) / count_K
         centred_KW = np.where(known_KW, ic_KW - mean_K[:, None], 0.0)
         total_K = (centred_KW**2).sum(axis=1)
-        for lag in range(1, min(lags, window - 1) + 1):
+        for lag in range(1, lags + 1):
             weight = 1.0 - lag / (lags + 1.0)
             total_K = total_K + 2.0 * weight * (centred_KW[:, lag:] * centred_KW[:, :-lag]).sum(axis=1)
-        error_K = np.sqrt(np.maximum(total_K, 0.0)) / count_K
+        half_K = critical * np.sqrt(np.maximum(total_K, 0.0)) / count_K
     enough_K = 2 * count_K >= window
     return pl.DataFrame(
         {
             "date": series["date"][window - 1 :],
             "rank_ic": np.where(enough_K, mean_K, np.nan),
-            "error": np.where(enough_K, error_K, np.nan),
+            "half": np.where(enough_K, half_K, np.nan),
         }
     ).with_columns(pl.exclude("date").fill_nan(None))
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from backtest.analysis.history import rolling_mean_ic
-from backtest.inference.means import critical_value, mean_test_lags
+from backtest.analysis.history import LABELS, rolling_mean_ic
 from pipelines.nightly.book.account import earned
 from pipelines.nightly.book.next_book import amount
 from pipelines.nightly.result import NightFinding, NightResult, read_warnings
@@ -20,7 +19,6 @@ from pipelines.pages.tables import write
 
 _NAMES = 10  # at each end
 _WINDOW = 20  # sessions of the rolling mean of the realised rank IC
-_OVERLAPS = 4  # least length of the window over the overlap of labels for its band
 _SESSIONS = 250  # of a chart
 _FEATURES = 12  # of the drift table without unfolding
 _MOVERS = 3
@@ -134,7 +132,7 @@ def _account(profits: pl.DataFrame) -> tuple[list[tuple[str, str, str]], list[di
         "backtest of its decisions": ("backtest_nav", figure.LineStyle(figure.INK, "dash")),
     }
     grown = profits.with_columns((pl.col("nav", "backtest_nav") / pl.col("capital") - 1.0) * 100.0)
-    return tiles, [_chart("Return on the capital, after costs, %", _lines(grown, lines), 1)]
+    return tiles, [_chart("Return on the capital, after costs, %", _lines(grown, lines))]
 
 
 def _lines(frame: pl.DataFrame, lines: Mapping[str, tuple[str, figure.LineStyle]]) -> list[figure.Trace]:
@@ -145,8 +143,8 @@ def _lines(frame: pl.DataFrame, lines: Mapping[str, tuple[str, figure.LineStyle]
     ]
 
 
-def _chart(title: str, traces: Sequence[figure.Trace], digits: int) -> dict[str, Any]:
-    return static_chart(figure.draw(title, 180, traces, figure.over_time(figure.axis(""))), digits)
+def _chart(title: str, traces: Sequence[figure.Trace]) -> dict[str, Any]:
+    return static_chart(figure.draw(title, 180, traces, figure.over_time(figure.axis(""))))
 
 
 def _limits(limits: pl.DataFrame) -> pl.DataFrame:
@@ -197,9 +195,9 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
     realised, cusum = (result.tables.get(name, pl.DataFrame()) for name in ("realised_ic", "cusum"))
     charts, words = [], []
     if not realised.is_empty():
-        charts.append(_chart("Realised rank IC", _realised(realised, result.overlap), 2))
+        charts.append(_chart("Realised rank IC", _realised(realised, result.overlap)))
         band = "with a band of 95%"
-        if result.overlap * _OVERLAPS > _WINDOW:
+        if result.overlap * LABELS > _WINDOW:
             band = f"too few for a band, because the labels of {result.overlap} sessions overlap"
         many = realised.filter(pl.col("role") == "champion").height >= _WINDOW
         words = [
@@ -213,7 +211,7 @@ def _skill(result: NightResult) -> tuple[list[dict[str, Any]], list[str]]:
             "CUSUM of the champion": ("sum", figure.LineStyle(figure.BLUE)),
             "limit": ("limit", figure.LineStyle(figure.VERMILION, "dash")),
         }
-        charts.append(_chart("CUSUM of realised rank IC", _lines(cusum, lines), 1))
+        charts.append(_chart("CUSUM of realised rank IC", _lines(cusum, lines)))
         words.append(
             "The CUSUM rises while forecasts are worse than in the backtest; at the limit it is an alarm."
         )
@@ -230,15 +228,13 @@ def _realised(realised: pl.DataFrame, overlap: int) -> list[figure.Trace]:
     daily = series["champion"].filter(within).rename({"rank_ic": "y"})
     grey = figure.LineStyle(figure.UNSKILLED["zero"])
     traces = [figure.line(daily, "champion, daily", grey, "", line={"color": grey.colour, "width": 0.8})]
-    lags = mean_test_lags(_WINDOW, overlap)
     for role, style in _ROLES:
-        mean = rolling_mean_ic(series[role], _WINDOW, lags).filter(within).rename({"rank_ic": "y"})
-        known, name = mean.drop_nulls("y"), f"{role}, mean of {_WINDOW} sessions"
-        if known.is_empty():
+        mean = rolling_mean_ic(series[role], _WINDOW, overlap).filter(within).rename({"rank_ic": "y"})
+        known, name = mean.drop_nulls("half"), f"{role}, mean of {_WINDOW} sessions"
+        if mean["y"].is_null().all():
             continue
-        if role == "champion" and overlap * _OVERLAPS <= _WINDOW:
-            half = critical_value(_WINDOW, lags) * known["error"]
-            traces.append(figure.band(known, half, name, style))
+        if role == "champion" and not known.is_empty():
+            traces.append(figure.band(known, known["half"], name, style))
         traces.append(figure.line(mean, name, style, "", legendgroup=name) | {"name": name})  # not shortened
     return traces
 

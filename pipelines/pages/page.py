@@ -129,14 +129,14 @@ _TICKS = 4
 _DASHES = {"dash": "5 4", "dot": "2 3"}
 
 
-def static_chart(figure: Figure, digits: int) -> dict[str, Any]:
+def static_chart(figure: Figure) -> dict[str, Any]:
     """Place lines and bands over equidistant sessions; an unknown value or a missing session interrupts."""
     dates_T = np.unique(np.concatenate([trace["x"] for trace in figure.traces]))
     values = np.concatenate([trace["y"] for trace in figure.traces])
     known = [0.0, *values[np.isfinite(values)].tolist()]
     low, high = min(known), max(known)
     low, high = (low, high) if high > low else (low - 1.0, high + 1.0)
-    ticks = _ticks(low, high)
+    ticks, digits = _ticks(low, high)
     low, high = min(low, ticks[0]), max(high, ticks[-1])
     last = len(dates_T) - 1
 
@@ -176,9 +176,11 @@ def _points(x_T: FloatArray, y_T: FloatArray) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(x_T, y_T, strict=True))
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """Round numbers that cover the range, about `_TICKS` of them."""
+def _ticks(low: float, high: float) -> tuple[list[float], int]:
+    """Round numbers that cover the range, about `_TICKS` of them, and their decimals."""
     rough = (high - low) / _TICKS
-    unit = 10.0 ** math.floor(math.log10(rough))
-    step = next(unit * factor for factor in (1.0, 2.0, 2.5, 5.0, 10.0) if unit * factor >= rough)
-    return [k * step for k in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    power = math.floor(math.log10(rough))
+    factor = next(one for one in (1.0, 2.0, 2.5, 5.0, 10.0) if one * 10.0**power >= rough)
+    step = factor * 10.0**power
+    ticks = [k * step for k in range(math.floor(low / step), math.ceil(high / step) + 1)]
+    return ticks, max(0, -power + (factor == 2.5) - (factor == 10.0))

@@ -7,6 +7,7 @@ section; this module prepares what a section computes.
 """
 
 import calendar
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from pipelines.pages.report_data import ExplainedModel, RunReport
 from pipelines.pages.tables import TOTAL, has_values, verdict_rows, with_interval, write
 from pipelines.pages.verdict import ReportVerdict, baseline_of, deciding_comparisons, judge_report
 from pipelines.results.comparisons import MIN_DEFLATED_SHARPE
+from pipelines.results.evaluate import forecast_steps
 from pipelines.results.multiverse import OUTCOMES, REST, Multiverse
 from pipelines.results.sweeps import Sweep, heat_maps
 
@@ -106,6 +108,10 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
     if report.file is not None:
         counts = counts.filter((pl.col("rows") > 0) | (pl.col("reason") == "used"))
         counts = counts.pivot(on="reason", index="signal", values="rows")
+    series, equity = report.table("ic_series"), report.table("equity")
+    steps = dict.fromkeys(report.models, 1.0)
+    if series.height:
+        steps |= forecast_steps(series, equity if equity.height else series)
     weights = report.whole("ensemble_weights")
     if weights.height:
         weights = weights.pivot(on="fold", index=["model", "member"], values="member_weight")
@@ -129,6 +135,8 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
         "describe_notes": describe_notes,
         "paid": lambda book: _paid(report, book),
         "rolling_window": rolling_window(longest) if longest >= 20 else 0,
+        "steps": steps,
+        "overlaps": {m: math.ceil(report.header.label_horizon / step) for m, step in steps.items()},
         "months_of": _months(report, chosen),
         "returned": _returns(report, chosen, benchmarks),
         "crises": _crises(report, chosen, benchmarks),

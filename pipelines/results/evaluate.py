@@ -210,5 +210,17 @@ def evaluate(
 
 def label_overlap(rows_T: IntArray, horizon: int) -> int:
     """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
-    step = float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0
-    return math.ceil(horizon / step)
+    return math.ceil(horizon / _median_step(rows_T))
+
+
+def forecast_steps(ic_series: pl.DataFrame, equity: pl.DataFrame) -> dict[str, float]:
+    """Median number of sessions from one forecast of a model to the next; ``equity`` has every session."""
+    sessions = pl.concat([ic_series["date"], equity["date"]]).unique().sort()
+    return {
+        str(model): _median_step(np.asarray(sessions.search_sorted(rows["date"].unique().sort())))
+        for (model,), rows in ic_series.group_by(["model"], maintain_order=True)
+    }
+
+
+def _median_step(rows_T: IntArray) -> float:
+    return float(np.median(np.diff(rows_T))) if len(rows_T) > 1 else 1.0

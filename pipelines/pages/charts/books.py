@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 from scipy.stats import norm
 
-from backtest.analysis.history import Z, rolling_mean_ic, rolling_risk
+from backtest.analysis.history import Z, rolling_mean_ic, rolling_risk, rolling_window
 from pipelines.pages import figure as fig
 
 LOG_NAV_RATIO = 8.0  # ratio of the largest to the smallest NAV above which the axis is logarithmic
@@ -69,9 +69,11 @@ def net_asset_value(  # noqa: PLR0917  # data, looks, and what is shown
 
 
 def _value_path(rows: pl.DataFrame, name: str, limit: int = fig.MAX_POINTS) -> pl.DataFrame:
-    """Columns date, y and drawdown of a NAV, thinned."""
+    """Columns date, y and drawdown of a NAV, thinned; the starting capital of 1 is the first peak."""
     path = rows.select("date", y=pl.col(name).cast(pl.Float64).fill_nan(None)).drop_nulls("y")
-    return fig.thin(path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max() - 1), limit)
+    return fig.thin(
+        path.with_columns(drawdown=pl.col("y") / pl.col("y").cum_max().clip(lower_bound=1.0) - 1), limit
+    )
 
 
 def _value_and_drawdown(
@@ -222,10 +224,13 @@ def rolling(
     shown: tuple[str, ...],
     *,
     window: int,
-    lags: int,
+    overlaps: Mapping[str, int],
     year: float,
 ) -> Iterator[fig.Figure]:
-    """Draw rolling Sharpe ratio, volatility and rank IC; the first of the models ``shown`` has a band."""
+    """Draw rolling Sharpe ratio, volatility and rank IC; the first of the models ``shown`` has a band.
+
+    ``window`` is in sessions; that of the ICs is in forecasts, ``overlaps`` of which share data, by model.
+    """
     if not equity.is_empty():
         risk = {model: rolling_risk(rows, window, year) for model, _, rows in fig.by_model(equity, styles)}
         for name, title, label, form in (
@@ -233,15 +238,17 @@ def rolling(
             ("volatility", "volatility net of costs", "volatility (annual)", ".1%"),
         ):
             paths = {
-                model: rows.select("date", y=name, error=f"{name}_error") for model, rows in risk.items()
+                model: rows.select("date", y=name, half=Z * pl.col(f"{name}_error"))
+                for model, rows in risk.items()
             }
             yield _with_band(f"Rolling {title}, {window} sessions", label, form, paths, styles, shown)
     if not ic_series.is_empty():
+        window = rolling_window(ic_series["date"].n_unique())
         paths = {
-            model: rolling_mean_ic(rows, window, lags).rename({"rank_ic": "y"})
+            model: rolling_mean_ic(rows, window, overlaps[model]).rename({"rank_ic": "y"})
             for model, _, rows in fig.by_model(ic_series, styles)
         }
-        title = f"Rolling rank IC, {window} sessions"
+        title = f"Rolling rank IC, {window} forecasts"
         yield _with_band(title, "mean daily rank IC", ".3f", paths, styles, shown)
 
 
@@ -259,8 +266,8 @@ def _with_band(  # noqa: PLR0917
         path = fig.thin(frame.drop_nulls("y"), fig.points_per_line(len(paths)))
         if path.is_empty():
             continue
-        if chosen:
-            traces.append(fig.band(path, Z * path["error"], model, style))
+        if chosen and not (known := path.drop_nulls("half")).is_empty():
+            traces.append(fig.band(known, known["half"], model, style))
         look = {"line": style.line(2.4 if chosen else 1.4), "legendgroup": model}
         group = look | {"visible": True if model in shown else "legendonly"}
         traces.append(fig.line(path, model, style, f"%{{y:{form}}}", **group))

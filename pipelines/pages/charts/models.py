@@ -1,11 +1,13 @@
 """Charts of models: their forecasts' skill, returns by quantile, folds, learning curves and other designs."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from backtest.inference.means import critical_value, mean_test_lags
 from pipelines.columns import COLUMNS
 from pipelines.pages import figure as fig
 from pipelines.pages.tables import write
@@ -109,12 +111,16 @@ def quantile_returns(quantiles: pl.DataFrame, styles: Mapping[str, fig.LineStyle
     return fig.draw("Mean return by forecast quantile", 230, traces, layout)
 
 
-def quantile_curves(series: pl.DataFrame, model: str, horizon: int) -> fig.Figure:
-    """Draw each quantile's cumulative return over their mean; a label over its horizon counts once."""
+def quantile_curves(series: pl.DataFrame, model: str, horizon: int, step: float) -> fig.Figure:
+    """Draw each quantile's cumulative return over their mean; every session counts once.
+
+    Labels span ``horizon`` sessions, and one forecast follows another after ``step`` sessions.
+    """
     wide = series.sort("date", "quantile").pivot(on="quantile", index="date", values="mean_return_bps")
     names = sorted((name for name in wide.columns if name != "date"), key=float)
     above = pl.col(*names) - pl.mean_horizontal(*names)
-    paths = wide.select("date", above.fill_nan(None).fill_null(0.0).cum_sum() / (100.0 * horizon))
+    known = above.fill_nan(None).fill_null(0.0)
+    paths = wide.select("date", known.cum_sum() / (100.0 * max(horizon / step, 1.0)))
     kept = fig.thin(paths, fig.points_per_line(len(names)))
     colours = [fig.LineStyle(_between(at / max(len(names) - 1, 1))) for at in range(len(names))]
     traces = [
@@ -132,8 +138,17 @@ def _between(place: float) -> str:
     return f"#{''.join(f'{value:02x}' for value in mixed)}"
 
 
-def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, fig.LineStyle]) -> fig.Figure:
-    """Draw the mean rank IC against ``by`` (horizon or delay), with 95% intervals from its t-statistic."""
+def ic_decay(
+    decay: pl.DataFrame,
+    by: str,
+    title: str,
+    styles: Mapping[str, fig.LineStyle],
+    steps: Mapping[str, float],
+) -> fig.Figure:
+    """Draw the mean rank IC against ``by`` (horizon or delay), with 95% intervals from its t-statistic.
+
+    ``steps`` are the sessions from one forecast of a model to the next.
+    """
     order = [str(value) for value in decay[by].unique().sort()]
     traces = [
         fig.scatter(
@@ -142,15 +157,22 @@ def ic_decay(decay: pl.DataFrame, by: str, title: str, styles: Mapping[str, fig.
             "lines+markers",
             name=fig.short(model),
             line=style.line(),
-            error_y=fig.whiskers(
-                1.96 * (rows["rank_ic"] / rows["rank_ic_t"]).abs(), thickness=1, color=style.colour
-            ),
+            error_y=fig.whiskers(_half_widths(rows, steps[model]), thickness=1, color=style.colour),
             hovertemplate="%{y:.4f}",
         )
         for model, style, rows in fig.by_model(decay, styles, order=by)
     ]
     x = fig.axis(f"{by} (sessions)", type="category", categoryorder="array", categoryarray=order)
     return fig.draw(title, 300, traces, {"xaxis": x, "yaxis": fig.zero_axis("mean daily rank IC")})
+
+
+def _half_widths(decay: pl.DataFrame, step: float) -> pl.Series:
+    """Half-width of the interval of `backtest.inference.means.mean_test` of the rank IC in each row."""
+    critical = [
+        critical_value(dates, mean_test_lags(dates, math.ceil(horizon / step))) if dates else None
+        for dates, horizon in decay.select("dates", "horizon").iter_rows()
+    ]
+    return pl.Series(critical, dtype=pl.Float64) * (decay["rank_ic"] / decay["rank_ic_t"]).abs()
 
 
 def sharpe(rows: pl.DataFrame, styles: Mapping[str, fig.LineStyle], title: str) -> fig.Figure:

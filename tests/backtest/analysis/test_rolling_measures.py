@@ -12,6 +12,7 @@ from backtest.analysis.history import monthly_returns, rolling_mean_ic, rolling_
 from backtest.inference.means import critical_value, mean_test, mean_test_lags
 from pipelines.pages.charts.books import rolling
 from pipelines.pages.figure import model_styles
+from pipelines.results.evaluate import forecast_steps
 
 
 def make_book(sessions: int = 300) -> pl.DataFrame:
@@ -63,21 +64,22 @@ def test_the_error_of_the_rolling_ic_is_that_of_statsmodels() -> None:
     rng = np.random.default_rng(3)
     ic = np.convolve(rng.normal(0.02, 0.1, 104), np.ones(5) / 5, mode="valid")
     dates = pl.date_range(dt.date(2021, 1, 1), dt.date(2022, 1, 1), eager=True).head(100)
-    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": ic}), 60, lags=4)
+    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": ic}), 60, overlap=5)
+    lags = mean_test_lags(60, 5)
     assert frame.height == 41
     for row in (0, 17, 40):
         part = ic[row : row + 60]
         fitted = sm.OLS(part, np.ones(60)).fit(
-            cov_type="HAC", cov_kwds={"maxlags": 4, "use_correction": False}
+            cov_type="HAC", cov_kwds={"maxlags": lags, "use_correction": False}
         )
         assert frame["rank_ic"][row] == pytest.approx(part.mean(), rel=1e-12)
-        assert frame["error"][row] == pytest.approx(fitted.bse[0], rel=1e-9)
+        assert frame["half"][row] == pytest.approx(critical_value(60, lags) * fitted.bse[0], rel=1e-9)
 
 
 def test_unknown_ics_are_left_out_and_half_a_window_must_be_known() -> None:
     dates = [dt.date(2024, 1, day) for day in range(1, 9)]
     values = [0.1, None, -0.2, 0.3, float("nan"), None, 0.1, 0.2]
-    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": values}, strict=False), 2, lags=0)
+    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": values}, strict=False), 2, overlap=1)
     assert frame["date"].to_list() == dates[1:]
     assert frame["rank_ic"].to_list() == pytest.approx([0.1, -0.2, 0.05, 0.3, None, 0.1, 0.15], nan_ok=True)
 
@@ -116,7 +118,8 @@ def test_the_band_is_drawn_for_the_chosen_model_and_others_can_be_switched_on() 
     equity = pl.concat([book.with_columns(model=pl.lit(name)) for name in ("a", "b", "ridge")])
     ic = equity.select("date", "model", rank_ic="excess_net")
     styles = model_styles(("a", "b", "ridge"))
-    figures = list(rolling(equity, ic, styles, ("a", "ridge"), window=63, lags=0, year=252))
+    overlaps = dict.fromkeys(styles, 1)
+    figures = list(rolling(equity, ic, styles, ("a", "ridge"), window=63, overlaps=overlaps, year=252))
     assert [figure.title.split(",")[0] for figure in figures] == [
         "Rolling net Sharpe ratio",
         "Rolling volatility net of costs",
@@ -136,7 +139,37 @@ def test_the_band_is_drawn_for_the_chosen_model_and_others_can_be_switched_on() 
     risk = rolling_risk(book, 63)
     drawn = figures[0].traces[0]["y"][0]
     assert drawn == pytest.approx(risk["sharpe"][0] + 1.96 * risk["sharpe_error"][0], rel=1e-5)
-    assert list(rolling(equity.clear(), ic.clear(), styles, ("a",), window=63, lags=0, year=252)) == []
+    assert list(rolling(equity.clear(), ic.clear(), styles, ("a",), window=63, overlaps={}, year=252)) == []
+
+
+@pytest.mark.parametrize(("overlap", "banded"), [(5, True), (15, True), (16, False)])
+def test_the_band_of_the_rolling_ic_is_the_interval_of_the_test(overlap: int, *, banded: bool) -> None:
+    ic_T = np.convolve(np.random.default_rng(5).normal(0.02, 0.1, 314), np.ones(overlap), "valid")
+    dates = pl.date_range(dt.date(2021, 1, 1), dt.date(2023, 1, 1), eager=True).head(len(ic_T))
+    ic = pl.DataFrame({"date": dates, "model": "a", "rank_ic": ic_T})
+    styles, overlaps = model_styles(("a",)), {"a": overlap}
+    (figure,) = rolling(pl.DataFrame(), ic, styles, ("a",), window=63, overlaps=overlaps, year=252)
+    assert figure.title == "Rolling rank IC, 63 forecasts"
+    *bands, line = figure.traces
+    assert len(bands) == banded
+    test = mean_test(ic_T[:63], overlap=overlap)
+    assert line["y"][0] == pytest.approx(test.mean, rel=1e-5)
+    for band in bands:
+        assert (band["y"][0], band["y"][-1]) == pytest.approx((test.upper, test.lower), rel=1e-5)
+
+
+def test_the_rolling_ic_of_a_weekly_signal_counts_forecasts() -> None:
+    """A window of 63 sessions has 13 weekly forecasts; 60 of them have windows of 15."""
+    dates = pl.date_range(dt.date(2021, 1, 1), dt.date(2023, 1, 1), eager=True).head(300)
+    book = pl.DataFrame({"date": dates, "model": "a", "nav_net": 1.0})
+    ic = book.gather_every(5).select("date", "model", rank_ic=pl.Series(np.linspace(0.0, 0.59, 60)))
+    assert forecast_steps(ic, book) == {"a": 5.0}
+    (figure,) = rolling(
+        pl.DataFrame(), ic, model_styles(("a",)), ("a",), window=63, overlaps={"a": 1}, year=252
+    )
+    assert figure.title == "Rolling rank IC, 15 forecasts"
+    assert len(figure.traces[-1]["y"]) == 46
+    assert figure.traces[-1]["y"][0] == pytest.approx(0.07, rel=1e-5)
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 5])
@@ -145,9 +178,8 @@ def test_a_band_by_the_critical_value_covers_the_mean(horizon: int) -> None:
     shock_T = np.random.default_rng(0).normal(size=20_000)
     ic_T = np.convolve(shock_T, np.ones(horizon), "valid")
     dates = pl.date_range(dt.date(1900, 1, 1), dt.date(1999, 1, 1), eager=True).head(len(ic_T))
-    lags = mean_test_lags(20, horizon)
-    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": ic_T}), 20, lags).drop_nulls()
-    half_K = critical_value(20, lags) * frame["error"].to_numpy()
+    frame = rolling_mean_ic(pl.DataFrame({"date": dates, "rank_ic": ic_T}), 20, horizon).drop_nulls()
+    half_K = frame["half"].to_numpy()
     assert 0.04 < np.mean(np.abs(frame["rank_ic"].to_numpy()) > half_K) < 0.1
     test = mean_test(ic_T[:20], overlap=horizon)
     assert test.upper - test.mean == pytest.approx(half_K[0])

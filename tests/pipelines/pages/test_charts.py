@@ -10,10 +10,12 @@ import polars as pl
 import pytest
 from report_data import BOOKS, MODELS, make_books, make_edges, make_explained, make_report, make_signals
 
+from backtest.accounts.performance import max_drawdown
+from backtest.inference.means import mean_test
 from pipelines.pages import figure as figures
 from pipelines.pages.charts import books, explained, models
 from pipelines.pages.figure import Figure, LineStyle, axis, draw, model_styles, plain
-from pipelines.pages.page import Page
+from pipelines.pages.page import Page, static_chart
 from pipelines.pages.report import render_report
 
 
@@ -199,11 +201,14 @@ def test_quantile_curves_are_the_cumulated_spread_by_hand() -> None:
             for quantile, values in returns.items()
         ]
     )
-    low, high = models.quantile_curves(series, "m", horizon=2).traces
+    low, high = models.quantile_curves(series, "m", horizon=2, step=1.0).traces
     assert [low["name"], high["name"]] == ["Q1", "Q2"]
     # means 20, 0 and 0; deviations -10, -20, 0 and +10, +20, unknown; in %, over a label of 2 sessions
     assert low["y"].tolist() == pytest.approx([-0.05, -0.15, -0.15], abs=1e-6)
     assert high["y"].tolist() == pytest.approx([0.05, 0.15, 0.15], abs=1e-6)
+    for step in (2.0, 21.0):  # labels that do not overlap count as a whole
+        _, high = models.quantile_curves(series, "m", horizon=2, step=step).traces
+        assert high["y"].tolist() == pytest.approx([0.1, 0.3, 0.3], abs=1e-6)
 
 
 def test_ic_by_horizon_and_by_delay_have_their_intervals() -> None:
@@ -211,14 +216,47 @@ def test_ic_by_horizon_and_by_delay_have_their_intervals() -> None:
     styles = model_styles(MODELS)
     for by, fixed, values in (("horizon", "delay", [1, 2, 5, 10, 21]), ("delay", "horizon", [0, 1, 2])):
         rows = decay.filter((pl.col(fixed) == 1) & pl.col("model").is_in(["ridge", "self_peer"]))
-        figure = models.ic_decay(rows, by, "title", styles)
+        figure = models.ic_decay(rows, by, "title", styles, {"ridge": 1.0, "self_peer": 1.0})
         assert [trace["name"] for trace in figure.traces] == ["ridge", "self_peer"]
         expected = rows.filter(pl.col("model") == "ridge").sort(by)
         line = figure.traces[0]
         assert line["x"] == [str(value) for value in values]
         assert line["y"].tolist() == pytest.approx(expected["rank_ic"].to_list(), rel=1e-6)
-        half = 1.96 * expected["rank_ic"] / expected["rank_ic_t"]
-        assert line["error_y"]["array"].tolist() == pytest.approx(half.abs().to_list(), rel=1e-6)
+        normal = 1.96 * (expected["rank_ic"] / expected["rank_ic_t"]).abs()
+        assert (line["error_y"]["array"] > normal.to_numpy()).all()
+
+
+@pytest.mark.parametrize(("step", "horizon"), [(1, 1), (1, 21), (5, 21), (21, 5)])
+def test_whiskers_of_the_decay_are_the_intervals_of_the_test(step: int, horizon: int) -> None:
+    ic_T = np.random.default_rng(6).normal(0.02, 0.1, 250)
+    test = mean_test(ic_T, overlap=math.ceil(horizon / step))
+    row = {
+        "model": "a",
+        "delay": 1,
+        "horizon": horizon,
+        "rank_ic": test.mean,
+        "rank_ic_t": test.t,
+        "dates": 250,
+    }
+    figure = models.ic_decay(pl.DataFrame(row), "delay", "title", model_styles(("a",)), {"a": float(step)})
+    assert figure.traces[0]["error_y"]["array"][0] == pytest.approx(test.upper - test.mean, rel=1e-6)
+
+
+def test_the_drawdown_that_is_drawn_includes_the_starting_capital() -> None:
+    """A book that is traded at once pays for it in its first session."""
+    days = [dt.date(2024, 1, day) for day in (2, 3, 4)]
+    equity = pl.DataFrame(
+        {
+            "date": days,
+            "model": "a",
+            "book": "b",
+            "nav_net": [0.98, 0.95, 1.1],
+            "nav_gross": [1.0, 0.97, 1.12],
+        }
+    )
+    _, drawdown, *_ = books.net_asset_value(equity, model_styles(("a",)), "b", None).traces
+    assert drawdown["y"].tolist() == pytest.approx([-0.02, -0.05, 0.0], abs=1e-6)
+    assert max_drawdown(np.array([-0.02, 0.95 / 0.98 - 1, 1.1 / 0.95 - 1])) == pytest.approx(0.05)
 
 
 def test_the_names_that_are_drawn_add_up_to_all_names() -> None:
@@ -435,3 +473,19 @@ def test_the_verdict_on_attention_has_its_intervals_and_every_map_says_what_it_d
     z = explained.firm_map(found.table("firm_map"), "shap").traces[0]["z"]
     assert [z[i][i] for i in range(3)] == [None] * 3, "a firm is not its own peer"
     assert z[2][1] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("highest", "expected"),
+    [
+        (0.02, ["0.000", "0.005", "0.010", "0.015", "0.020"]),
+        (0.09, ["0.000", "0.025", "0.050", "0.075", "0.100"]),
+        (10.0, ["0.0", "2.5", "5.0", "7.5", "10.0"]),
+        (400.0, ["0", "100", "200", "300", "400"]),
+    ],
+)
+def test_labels_of_an_axis_without_scripts_are_not_rounded(highest: float, expected: list[str]) -> None:
+    path = pl.DataFrame({"date": [dt.date(2024, 1, 2), dt.date(2024, 1, 3)], "y": [0.0, highest]})
+    trace = figures.line(path, "a", LineStyle("#000"), "")
+    shown = static_chart(draw("title", 180, [trace], figures.over_time(axis(""))))
+    assert [text for _, text, _ in shown["ticks"]] == expected
