@@ -19,7 +19,7 @@ from pipelines.files import replacing
 from pipelines.progress import Progress
 from pipelines.results.recount import read_tried, trials_of
 from pipelines.results.sweeps import Grid, Sweep, SweepRecord, describe_sweep, sweep, sweep_json
-from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code
+from pipelines.run.evaluations import Evaluated, assumptions_id, evaluation_code, tradable_delay
 from pipelines.run.locks import Locks
 from pipelines.run.open import load_run_market
 from pipelines.run.record import open_run
@@ -90,7 +90,7 @@ def measure_sweep(  # noqa: PLR0917  # what is swept, and how
         for trial in trials[name].traded(variant.backtest.books)
     ]
     record(output, run.run_id, tried)
-    scope, delay = Scope.of(config), config.label.delay
+    scope, delay = Scope.of(config), tradable_delay(config.label.delays)
     counted = count_trials(output, scope)
     axes = {axis.name: axis.values for axis in grid.axes}
     shared = config.backtest.model_dump(mode="json")

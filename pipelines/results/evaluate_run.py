@@ -232,8 +232,11 @@ UNKNOWN_RETURNS = {"0": 0.0, "30": -0.30, "55": -0.55}  # by the suffix of the t
 
 
 def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.DataFrame | None:
-    """Evaluate every book, and its sides, with returns of 0, -30% and -55% for unknown delistings."""
-    panel = dataset.panel
+    """Evaluate every book, and its sides, with returns of 0, -30% and -55% for unknown delistings.
+
+    Books are traded at the first delay that can be traded.
+    """
+    panel, delay = dataset.panel, evaluations.tradable_delay(config.label.delays)
     if not panel.unknown_TN.any():
         return None
     indices = {suffix: panel.total_return_index_assuming(paid) for suffix, paid in UNKNOWN_RETURNS.items()}
@@ -244,7 +247,7 @@ def ending_table(forecasts: Forecasts, dataset: Market, config: Config) -> pl.Da
         signal_TN = ensemble(seeds)
         rows_T = np.flatnonzero(np.isfinite(signal_TN).any(axis=1))
         markets: dict[str, BookMarket] = {}
-        for orders in books.book_orders(signal_TN, rows_T, dataset, config, config.label.delay):
+        for orders in books.book_orders(signal_TN, rows_T, dataset, config, delay):
             unknown_TN, target_TN = panel.unknown_TN[orders.held], orders.target_TN
             if not (unknown_TN[1:] & ~unknown_TN[:-1]).any():
                 continue

@@ -44,6 +44,7 @@ from pipelines.errors import ConfigError
 from pipelines.format import number
 from pipelines.results.books import book_costs, book_execution, book_market
 from pipelines.results.comparisons import samples
+from pipelines.run.evaluations import tradable_delay
 from pipelines.terminal import text_table
 from pipelines.train.trials import TrialCount
 
@@ -68,8 +69,9 @@ class VariantSettings:
     backtest: BacktestConfig
 
     def delay(self, config: Config) -> int:
-        """Sessions from the decision to the trade."""
-        return config.label.delay if self.backtest.delay is None else self.backtest.delay
+        """Sessions from the decision to the trade; unless it is set, the first delay that can be traded."""
+        own = self.backtest.delay
+        return tradable_delay(config.label.delays) if own is None else own
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,8 @@ def test_unknown_delistings_are_in_the_report_of_a_run_that_has_some(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     source = {**tiny["source"], "market": {**tiny["source"]["market"], "delistings_per_year": 1.5}}
-    settings = {**tiny, "source": source, "models": {"reversal": {}}, "label": {"horizon": 1, "delay": 0}}
+    label = {"horizon": 1, "delay": 0, "extra_delays": [1]}
+    settings = {**tiny, "source": source, "models": {"reversal": {}}, "label": label}
 
     def without_reasons(*args: Any) -> pl.DataFrame:  # noqa: ANN401  # relayed
         nothing = (pl.lit(None, pl.Float64), pl.lit(None, pl.String))
@@ -135,7 +136,7 @@ def test_unknown_delistings_are_in_the_report_of_a_run_that_has_some(
         table = evaluation.read_table("endings")
         assert (table is not None) == (name == "unknown")
         if table is not None:
-            ladder = evaluation.table("ladder")
+            ladder = evaluation.table("ladder").filter(delay=1)  # which can be traded
             own = table.filter((pl.col("book") == "long_short") & (pl.col("side") == "book"))
             assert own["sharpe_net_0"].item() == pytest.approx(ladder["long_short.sharpe_net"].item())
             assert own["paid_out"].item() > 0

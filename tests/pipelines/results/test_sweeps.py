@@ -131,6 +131,29 @@ def test_the_same_sweep_again_counts_no_new_trial(run: tuple[Path, str], peergla
     assert trial_count(output) == counted + 2, "the sweep has counted that book"
 
 
+@pytest.mark.slow(2)
+def test_without_a_delay_a_sweep_trades_at_the_first_one_that_can_be_traded(
+    tmp_path: Path, tiny_settings: Mapping[str, Any], peerglass: Call
+) -> None:
+    label = {"horizon": 1, "delay": 0, "extra_delays": [1], "transform": "demean"}
+    settings = {**tiny_settings, "label": label, "models": {"reversal": {}}}
+    settings |= {"lake": f"{tmp_path}/lake", "output": f"{tmp_path}/runs"}
+    settings["tracking"] = {"uri": f"sqlite:///{tmp_path}/mlflow.db", "artifacts": f"{tmp_path}/artifacts"}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    config = load_config(tmp_path / "tiny.yaml")
+    ingest_config(config, print)
+    name, place = train_config(config), ("--output", f"{tmp_path}/runs")
+    measured = json.loads(peerglass("backtest", name, "--json", *place).out)
+    answer = peerglass("backtest", name, "--sweep", "half_spread_bps=5", "--json", *place)
+    assert answer.code == 0, answer.err
+    (row,) = json.loads(answer.out)["variants"]
+    known = {one["delay"]: one["long_short.sharpe_net"] for one in measured["results"]}
+    assert abs(known[0] - known[1]) > 0.1
+    assert row["sharpe_net"] == pytest.approx(known[1])
+    (tested,) = (one for one in measured["tests"] if one["book"] == "long_short")
+    assert (tested["delay"], tested["deflated_effective"]) == (1, pytest.approx(row["deflated_effective"]))
+
+
 @pytest.mark.slow(1)  # reads what the first test has evaluated
 def test_terminal_and_page_show_every_variant(run: tuple[Path, str], peerglass: Call) -> None:
     output, name = run
