@@ -29,7 +29,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
 from itertools import groupby
 from typing import Final, Protocol
@@ -189,6 +189,7 @@ FORMS: Final = ("10-K", "10-Q", "10-KT", "10-QT", "20-F", "40-F")
 _ANNUAL: Final = frozenset({"10-K", "10-KT", "20-F", "40-F"})
 _AMENDED: Final = "/A"
 _CLOSE: Final = dt.time(16, 0)
+_EARLY_CLOSE: Final = dt.time(13, 0)
 _DAYS_A_MONTH: Final = 365.25 / 12.0
 _SLACK: Final = 2  # days by which the ends of a span may be stated wrong
 _COVER: Final = "dei:EntityCommonStockSharesOutstanding"  # stated as of its own date
@@ -267,14 +268,23 @@ class _Filing:
 def known_on(filed: dt.date, accepted: dt.datetime | None) -> dt.date:
     """Return the first date by whose close the market could know a filing.
 
-    That of acceptance before 16:00 New York time, otherwise the next; never before the official filing date,
-    and the day after it without an acceptance time. The SEC marks the time as UTC, which is not correct for
-    all filers; New York is the later reading, so nothing is known too early.
+    That of acceptance before the close of New York (16:00, or 13:00 on days with an early close), otherwise
+    the next; never before the official filing date, and the day after it without an acceptance time. The SEC
+    marks the time as UTC, which is not correct for all filers; New York is the later reading, so nothing is
+    known too early.
     """
     if accepted is None:
         return filed + dt.timedelta(days=1)
-    late = accepted.time() >= _CLOSE
+    late = accepted.time() >= (_EARLY_CLOSE if accepted.date() in _early_closes() else _CLOSE)
     return max(filed, accepted.date() + dt.timedelta(days=late))
+
+
+@cache
+def _early_closes() -> frozenset[dt.date]:
+    """Days on which New York closes at 13:00, from 2009 on, when statements in XBRL begin."""
+    from exchange_calendars import get_calendar
+
+    return frozenset(get_calendar("XNYS", start="2009-01-01").early_closes.date)
 
 
 def statement_rows(
