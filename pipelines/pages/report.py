@@ -397,11 +397,7 @@ class ShownHoldings:
     rows: pl.DataFrame
     totals: pl.DataFrame
     names_per_date: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether every position is kept."""
-        return self.rows.height == self.totals["names"].sum()
+    complete: bool  # every position is kept
 
 
 def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownHoldings:
@@ -422,14 +418,14 @@ def select_holdings(positions: pl.DataFrame, max_rows: int = MAX_ROWS) -> ShownH
         | (pl.col("date") == pl.col("date").max())
     )
     totals = frame.group_by("date", maintain_order=True).agg(
-        pl.len().alias("names"),
+        (pl.col("weight") != 0).sum().alias("names"),  # others were sold in the session
         pl.col("weight").abs().sum().alias("gross"),
         pl.col("weight").sum().alias("net"),
         pl.col("trade").abs().sum().alias("traded"),
         pl.col("pnl").sum(),
         pl.col("cost").sum(),
     )
-    return ShownHoldings(rows, totals, count)
+    return ShownHoldings(rows, totals, count, rows.height == frame.height)
 
 
 _FIELDS = ("weight", "trade", "pnl", "cost")
@@ -437,7 +433,8 @@ _FIELDS = ("weight", "trade", "pnl", "cost")
 
 def holdings_data(holdings: ShownHoldings) -> list[dict[str, Any]]:
     """Each session with its totals and ``rows`` of a ticker and numbers; the script writes names as text."""
-    rows = holdings.rows.with_columns(pl.col(_FIELDS).round(5)).partition_by("date", maintain_order=True)
+    shown = holdings.rows.with_columns(pl.col("weight", "trade", "pnl").round(5), pl.col("cost").round(6))
+    rows = shown.partition_by("date", maintain_order=True)
     of_sessions = (part.select("ticker", *_FIELDS).rows() for part in rows)
     return [
         {**total, "rows": own}

@@ -26,8 +26,20 @@ def test_few_positions_are_all_kept_and_survive_the_encoding() -> None:
     got = decode(holdings_data(kept)).sort("date", "ticker")
     expected = positions.drop("model", "book").sort("date", "ticker")
     assert got.select("date", "ticker").equals(expected.select("date", "ticker"))
-    for name in ("weight", "trade", "pnl", "cost"):
+    for name in ("weight", "trade", "pnl"):
         np.testing.assert_allclose(got[name], expected[name], atol=0.51e-5)
+    np.testing.assert_allclose(got["cost"], expected["cost"], atol=0.51e-6)  # shown with 0.01 bps
+
+
+def test_a_firm_that_was_sold_in_a_session_is_no_name_of_it() -> None:
+    positions = make_positions(firms=20, sessions=3).with_columns(
+        weight=pl.when(pl.col("ticker") < "S005").then(0.0).otherwise("weight")
+    )
+    kept = select_holdings(positions)
+    sold = positions.filter(pl.col("weight") == 0, pl.col("date") == pl.col("date").min()).height
+    assert sold > 0
+    assert kept.complete
+    assert kept.totals["names"].to_list() == [20 - sold] * 3
 
 
 def test_the_largest_positions_and_trades_of_every_session_are_kept() -> None:
