@@ -40,9 +40,11 @@ def rolling_risk(book: pl.DataFrame, window: int, year: float = SESSIONS_PER_YEA
     errors assume returns without autocorrelation.
     """
     nav_T = book["nav_net"].cast(pl.Float64).fill_nan(None).to_numpy()
-    return_T = nav_T / np.concatenate([[1.0], nav_T[:-1]]) - 1.0
-    excess_T = book["excess_net"].cast(pl.Float64).to_numpy() if "excess_net" in book.columns else return_T
     with np.errstate(divide="ignore", invalid="ignore"):
+        return_T = nav_T / np.concatenate([[1.0], nav_T[:-1]]) - 1.0
+        excess_T = (
+            book["excess_net"].cast(pl.Float64).to_numpy() if "excess_net" in book.columns else return_T
+        )
         mean_K, std_K, skew_K, kurt_K = _moments(_windows(excess_T, window))
         ratio_K = np.where(std_K > 0, mean_K / std_K, np.nan)
         variance_K = 1.0 - skew_K * ratio_K + 0.25 * (kurt_K - 1.0) * ratio_K**2
@@ -95,7 +97,7 @@ def monthly_returns(book: pl.DataFrame) -> pl.DataFrame:
     """Net return of one book by month and by year: year, month (1 to 12; 0 is the year) and net.
 
     ``book`` has date and nav_net in order of time. NAV before the first session is 1. Months and years at the
-    ends of the test may be partial.
+    ends of the test may be partial; after the book's ruin, net is null.
     """
     path = book.select("date", nav=pl.col("nav_net").cast(pl.Float64)).with_columns(
         year=pl.col("date").dt.year().cast(pl.Int64), month=pl.col("date").dt.month().cast(pl.Int64)
@@ -103,7 +105,8 @@ def monthly_returns(book: pl.DataFrame) -> pl.DataFrame:
     parts = []
     for keys in (["year", "month"], ["year"]):
         ends = path.group_by(keys, maintain_order=True).agg(pl.col("nav").last())
-        ends = ends.with_columns(net=pl.col("nav") / pl.col("nav").shift(1, fill_value=1.0) - 1.0)
+        grown = pl.col("nav") / pl.col("nav").shift(1, fill_value=1.0)
+        ends = ends.with_columns(net=(grown - 1.0).fill_nan(None))
         parts.append(ends if "month" in keys else ends.with_columns(month=pl.lit(0, dtype=pl.Int64)))
     return pl.concat([part.select("year", "month", "net") for part in parts]).sort("year", "month")
 

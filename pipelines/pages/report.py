@@ -270,7 +270,7 @@ def _months(report: RunReport, chosen: str) -> dict[str, Any] | None:
         return None
     returns = monthly_returns(equity.sort("date"))
     cells = {(year, month): net for year, month, net in returns.iter_rows()}
-    months = returns.filter(pl.col("month") > 0)["net"]
+    months = returns.filter(pl.col("month") > 0)["net"].drop_nulls()
     return {
         "names": calendar.month_abbr[1:],
         "years": {

@@ -97,6 +97,12 @@ def test_monthly_returns_by_hand() -> None:
     )
 
 
+def test_months_after_the_ruin_of_a_book_are_unknown() -> None:
+    dates = [dt.date(2023, month, 28) for month in (10, 11, 12)] + [dt.date(2024, 1, 31)]
+    frame = monthly_returns(pl.DataFrame({"date": dates, "nav_net": [0.9, 0.0, 0.0, 0.0]}))
+    assert frame["net"].to_list() == pytest.approx([-1.0, -0.1, -1.0, None, None, None])
+
+
 def test_months_compound_to_years_and_years_to_the_test() -> None:
     book = make_book()
     frame = monthly_returns(book)

@@ -264,6 +264,14 @@ def test_round_trips_are_those_of_the_positions(page: Page) -> None:
     assert cells[8] == f"+{1e4 * best['net']:.1f}"
 
 
+def test_months_after_a_ruin_are_not_counted() -> None:
+    after = pl.when(pl.col("date") > pl.col("date").min() + pl.duration(days=20))
+    ruined = make_series()["equity"].with_columns(
+        nav_net=after.then(0.0).otherwise("nav_net"), excess_net=after.then(None).otherwise(0.0)
+    )
+    assert re.search(r": \d+% of 1 months are positive", render(make_report(equity=ruined)))
+
+
 def test_sections_without_data_are_omitted() -> None:
     assert section_titles(standard_page()) == RESULTS + ORIGINS
     ladder = make_ladder().with_columns(truth_ic=pl.lit(None), truth_rank_ic=pl.lit(None)).drop_nulls("ic")
