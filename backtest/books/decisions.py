@@ -19,10 +19,10 @@ from backtest.books.book import (
     spread_over_sessions,
 )
 from backtest.books.schedules import Schedule, calendar, every_session
-from features.arithmetic.rolling import rolling_std
+from features.arithmetic.rolling import rolling_regression, rolling_std
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.panel.cleaned import as_known, not_yet_known
-from features.panel.derived import cached, daily_return
+from features.panel.derived import cached, daily_return, row_mean
 from features.panel.panel import Panel
 
 BETA_SESSIONS = 252
@@ -44,7 +44,7 @@ def book_targets(
     ``signal_TN`` is the signal on all sessions of the panel, at the close of t; NaN where there is none. At
     least one session of ``held`` has a signal. Betas are slopes on the mean return of all firms over
     `BETA_SESSIONS` sessions, and volatilities are over `VOLATILITY_SESSIONS`; both need half of these
-    sessions. The definitions are those of the characteristics ``beta_252`` and ``volatility_63``, but
+    sessions. The definitions are those of the characteristics ``beta_252`` and ``volatility_63``, but betas,
     volatilities and past returns leave out the wrong rows that are known at the close. Decisions overlap for
     ``horizon`` sessions, that of the label. ``schedule`` names the sessions of ``held`` on which the book
     decides; by default those of its settings. ``last_N`` is the decision before ``held``; None if there is
@@ -88,6 +88,27 @@ def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
     return book.limit_uses(_inputs(book, schedule, signal_TN, panel, held, last_N), target_TN)
 
 
+def _betas(panel: Panel) -> FloatArray:
+    """Slope on the market's return, shape (T, N), each row without the wrong prices known at its close."""
+    if not len(panel.wrong.session_K):
+        from features.library.characteristics.market import market_regression  # imports the feature library
+
+        return market_regression(panel, BETA_SESSIONS)[0]
+
+    def regress(return_SN: FloatArray, rows: slice) -> FloatArray:
+        members_SN = True if panel.members_TN is None else panel.members_TN[rows]
+        market_S1 = row_mean(np.where(members_SN, return_SN, np.nan))
+        return rolling_regression(return_SN, market_S1, BETA_SESSIONS, BETA_SESSIONS // 2)[0]
+
+    clean_TN = as_known(panel, daily_return, hindsight=True)
+    delivered_TN, unknown_TN = daily_return(panel), not_yet_known(panel)
+    beta_TN = regress(clean_TN, slice(None))
+    for t in np.flatnonzero(unknown_TN.any(axis=1)):
+        rows = slice(max(t - BETA_SESSIONS + 1, 0), t + 1)
+        beta_TN[t] = regress(np.where(unknown_TN[t], delivered_TN[rows], clean_TN[rows]), rows)[-1]
+    return beta_TN
+
+
 def _inputs(  # noqa: PLR0917  # the arguments of book_targets
     book: Book,
     schedule: Schedule,
@@ -115,9 +136,7 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
 
     beta_TN = volatility_TN = None
     if "beta" in book.needs:
-        from features.library.characteristics.market import market_regression  # imports the feature library
-
-        beta_TN = market_regression(panel, BETA_SESSIONS)[0][held]
+        beta_TN = cached(panel, (book_targets, "beta"), lambda: _betas(panel))[held]
     if "volatility" in book.needs:
         volatility_TN = cached(panel, (book_targets, "volatility"), volatility)[held]
     return BookInputs(

@@ -13,6 +13,7 @@ from random_markets import DAYS, random_tables
 from backtest.books.book import Book
 from backtest.books.decisions import book_targets
 from backtest.books.rules.quantile_long_short import QuantileLongShort
+from backtest.books.rules.rank_weighted import RankWeighted
 from features.panel.cleaned import as_known
 from features.panel.derived import daily_return
 from features.panel.panel import Panel, WrongRows, build_panel
@@ -105,6 +106,16 @@ def test_decisions_forget_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Pa
     np.testing.assert_array_equal(flagged[:known], before[:known])
     np.testing.assert_array_equal(flagged[known:], after[known:])
     assert np.abs(before[known:] - after[known:]).max() > 0.05
+
+
+def test_a_neutral_book_forgets_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Panel]) -> None:
+    held, signal_TN = slice(TICK - 30, TICK + 30), np.tile(-np.arange(9.0), (panels[0].n_sessions, 1))
+    book = RankWeighted(neutral=["beta"])
+    flagged, before, after = (book_targets(book, signal_TN, one, held, 1).target_TN for one in panels)
+    known = NEXT - held.start
+    np.testing.assert_allclose(flagged[:known], before[:known], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(flagged[known:], after[known:], rtol=0, atol=1e-12)
+    assert np.abs(before[known:] - after[known:]).max() > 0.02
 
 
 def test_series_without_wrong_rows(panels: tuple[Panel, Panel, Panel]) -> None:
