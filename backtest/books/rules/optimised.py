@@ -35,7 +35,7 @@ _ZERO = 1e-8  # a smaller weight is 0
 
 
 class WeightLimits(Options):
-    """WeightLimits of an optimised book, as fractions of NAV. Null is no limit.
+    """Limits of an optimised book, as fractions of NAV. Null is no limit.
 
     Examples
     --------

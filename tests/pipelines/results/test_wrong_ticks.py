@@ -110,7 +110,7 @@ def test_decisions_forget_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Pa
 
 def test_a_neutral_book_forgets_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Panel]) -> None:
     held, signal_TN = slice(TICK - 30, TICK + 30), np.tile(-np.arange(9.0), (panels[0].n_sessions, 1))
-    book = RankWeighted(neutral=["beta"])
+    book = RankWeighted(neutral=("beta",))
     flagged, before, after = (book_targets(book, signal_TN, one, held, 1).target_TN for one in panels)
     known = NEXT - held.start
     np.testing.assert_allclose(flagged[:known], before[:known], rtol=0, atol=1e-12)
