@@ -144,7 +144,7 @@ _DEFINED: Final = (
     Column("lower_bps", "from", "lower end of the 95% interval", Kind(1, signed=True), "bps"),
     Column("upper_bps", "to", "upper end of the 95% interval", Kind(1, signed=True), "bps"),
     Column("t", "t (NW)", "Newey-West t-statistic", T.with_sign),
-    _count("lag", "lag", "forecast dates between the signals that are compared", "sessions"),
+    _count("lag", "lag", "forecast dates between the signals that are compared", "dates"),
     Column("rank_autocorrelation", "rank autocorrelation", "of the signal, mean over dates", Kind(3)),
     _share("top_turnover", "top quantile replaced", "share of its firms"),
     _share("bottom_turnover", "bottom quantile replaced", "share of its firms"),

@@ -229,7 +229,8 @@ def rolling(
 ) -> Iterator[fig.Figure]:
     """Draw rolling Sharpe ratio, volatility and rank IC; the first of the models ``shown`` has a band.
 
-    ``window`` is in sessions; that of the ICs is in forecasts, ``overlaps`` of which share data, by model.
+    ``window`` is in sessions; that of the ICs is in forecasts, ``overlaps`` of which share data, by model. It
+    fits the first model.
     """
     if not equity.is_empty():
         risk = {model: rolling_risk(rows, window, year) for model, _, rows in fig.by_model(equity, styles)}
@@ -243,7 +244,7 @@ def rolling(
             }
             yield _with_band(f"Rolling {title}, {window} sessions", label, form, paths, styles, shown)
     if not ic_series.is_empty():
-        window = rolling_window(ic_series["date"].n_unique())
+        window = rolling_window(ic_series.filter(pl.col("model") == shown[0]).height)
         paths = {
             model: rolling_mean_ic(rows, window, overlaps[model]).rename({"rank_ic": "y"})
             for model, _, rows in fig.by_model(ic_series, styles)

@@ -176,6 +176,10 @@ def test_the_rolling_ic_of_a_weekly_signal_counts_forecasts() -> None:
     assert figure.title == "Rolling rank IC, 15 forecasts"
     assert len(figure.traces[-1]["y"]) == 46
     assert figure.traces[-1]["y"][0] == pytest.approx(0.07, rel=1e-5)
+    daily = book.select("date", model=pl.lit("b"), rank_ic=pl.lit(0.1))
+    both = {"ic_series": pl.concat([ic, daily]), "styles": model_styles(("a", "b")), "shown": ("a", "b")}
+    (figure,) = rolling(pl.DataFrame(), **both, window=63, overlaps={"a": 1, "b": 5}, year=252)
+    assert figure.title == "Rolling rank IC, 15 forecasts"
 
 
 @pytest.mark.parametrize("horizon", [1, 2, 5])

@@ -191,6 +191,8 @@ def test_a_signal_file_has_a_report_without_training_and_the_first_signal_is_jud
     rows = [re.findall(r"<td[^>]*>(.*?)</td>", row) for row in part.split("<tr")[2:4]]
     assert rows == [["reversal", "700", "3"], ["momentum", "650", "\N{EN DASH}"]]
     assert "was chosen by validation" not in page
+    assert "that all of them forecast" not in page, "a weekly signal has fewer dates than the sessions"
+    assert "Each signal is measured on its own dates among the" in page
 
 
 @pytest.mark.parametrize(
