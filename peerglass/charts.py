@@ -8,6 +8,7 @@ data are escaped, because plotly reads texts as HTML.
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import plotly.io as pio
 import polars as pl
 from plotly.io._base_renderers import NotebookRenderer
 
+from backtest.inference.means import mean_test
 from peerglass.network import STORED, PeerNetwork
 from peerglass.runs import Run
 from pipelines.config.schema import Config
@@ -52,11 +54,19 @@ Results: TypeAlias = Run | MeasuredTables
 def skill(results: Results, delay: int = 0) -> go.Figure:
     """Draw the mean daily IC of every model or signal with its 95% interval.
 
-    The IC is that of the mean over seeds. The interval is 1.96 Newey-West standard errors. On a simulated
-    market, a dashed line shows the IC of the true conditional mean, which no forecast can exceed on average.
+    The IC is that of the mean over seeds, and the interval that of `backtest.inference.means.mean_test`. On a
+    simulated market, a dashed line shows the IC of the true conditional mean, which no forecast can exceed on
+    average.
     """
-    ladder = _at_delay(_table(results, "ladder"), delay)
-    return to_plotly(models.skill(ladder, _styles(results), delay))
+    ladder, series = (_at_delay(_table(results, name), delay) for name in ("ladder", "ic_series"))
+    steps, horizon = forecast_steps(series, _table(results, "equity")), results.config.label.horizon
+    tests = {
+        model: mean_test(
+            series.filter(pl.col("model") == model)["ic"].to_numpy(), overlap=math.ceil(horizon / step)
+        )
+        for model, step in steps.items()
+    }
+    return to_plotly(models.skill(ladder, _styles(results), delay, tests))
 
 
 def cumulative_ic(results: Results, delay: int = 0) -> go.Figure:

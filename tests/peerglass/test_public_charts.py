@@ -27,15 +27,18 @@ def attribution(run: peerglass.Run) -> Attribution:
     return peerglass.explain(peerglass.load_model(run, MODEL), permutations=2)
 
 
-def test_skill_is_the_ladders_with_newey_west_intervals(run: peerglass.Run) -> None:
+def test_skill_is_the_ladders_with_the_intervals_of_the_tests(run: peerglass.Run) -> None:
     (bars,) = charts.skill(run).data
     ladder = {
         row["model"]: row for row in run.table("ladder").filter(pl.col("delay") == 0).iter_rows(named=True)
     }
     assert set(bars.y) == set(ladder)
+    tested = {row["model"]: row for row in run.table("significance").iter_rows(named=True)}
     for name, ic, half in zip(bars.y, bars.x, bars.error_x.array, strict=True):
         assert ic == pytest.approx(ladder[name]["ensemble_ic"])
-        assert ic / half == pytest.approx(ladder[name]["ic_t"] / 1.96 * np.sign(half))
+        bounds = tested[name]["ic_lower"], tested[name]["ic_upper"]
+        assert (ic - half, ic + half) == pytest.approx(bounds, rel=1e-4)
+        assert half > 1.96 * abs(ic / ladder[name]["ic_t"])
     (line,) = charts.skill(run).layout.shapes
     assert line.x0 == pytest.approx(run.table("ladder")["truth_ic"][0]), "the market is simulated"
     with pytest.raises(peerglass.PeerglassError, match="Nothing was measured at delay 7, only at 0"):

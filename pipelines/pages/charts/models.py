@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from backtest.inference.means import critical_value, mean_test_lags
+from backtest.inference.means import MeanTest, critical_value, mean_test_lags
 from pipelines.columns import COLUMNS
 from pipelines.pages import figure as fig
 from pipelines.pages.tables import write
@@ -19,11 +19,12 @@ _CURVE, _ROW = 300, 17  # heights of a curve and of a row below it, in pixels
 _CORRELATION = "mean daily rank IC (Spearman correlation)"
 
 
-def skill(ladder: pl.DataFrame, styles: Mapping[str, fig.LineStyle], delay: int) -> fig.Figure:
+def skill(
+    ladder: pl.DataFrame, styles: Mapping[str, fig.LineStyle], delay: int, tests: Mapping[str, MeanTest]
+) -> fig.Figure:
     """Draw every model's mean daily IC with its 95% interval, and the true mean's on a simulated market."""
-    rows = ladder.with_columns(pl.col("ensemble_ic", "ic_t").fill_nan(None)).reverse()
-    pairs = rows.select("ensemble_ic", "ic_t").iter_rows()
-    error = fig.whiskers([None if ic is None or not t else 1.96 * abs(ic / t) for ic, t in pairs])
+    rows = ladder.with_columns(pl.col("ensemble_ic").fill_nan(None)).reverse()
+    error = fig.whiskers(pl.Series([tests[one].upper - tests[one].mean for one in rows["model"]]))
     truth = ladder["truth_ic"].drop_nulls().to_list() if "truth_ic" in ladder.columns else []
     title = f"Mean daily IC on the test, delay {delay}, with 95% intervals"
     x = fig.zero_axis("mean daily correlation of forecast and return")
