@@ -177,8 +177,8 @@ def test_the_rolling_ic_of_a_weekly_signal_counts_forecasts() -> None:
     assert len(figure.traces[-1]["y"]) == 46
     assert figure.traces[-1]["y"][0] == pytest.approx(0.07, rel=1e-5)
     daily = book.select("date", model=pl.lit("b"), rank_ic=pl.lit(0.1))
-    both = {"ic_series": pl.concat([ic, daily]), "styles": model_styles(("a", "b")), "shown": ("a", "b")}
-    (figure,) = rolling(pl.DataFrame(), **both, window=63, overlaps={"a": 1, "b": 5}, year=252)
+    both, styles, overlaps = pl.concat([ic, daily]), model_styles(("a", "b")), {"a": 1, "b": 5}
+    (figure,) = rolling(pl.DataFrame(), both, styles, ("a", "b"), window=63, overlaps=overlaps, year=252)
     assert figure.title == "Rolling rank IC, 15 forecasts"
 
 
