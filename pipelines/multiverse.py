@@ -37,7 +37,7 @@ from pipelines.lake.lake import Lake
 from pipelines.progress import Progress
 from pipelines.results.evaluate import ensemble
 from pipelines.results.multiverse import daily_results, summarise
-from pipelines.run.evaluations import assumptions_id, evaluation_code, tradable_delay
+from pipelines.run.evaluations import assumptions_id, evaluation_code, return_settings, tradable_delay
 from pipelines.run.identity import forecasting_settings
 from pipelines.run.locks import Locks
 from pipelines.run.open import prepare_run, read_dataset
@@ -192,7 +192,7 @@ def multiverse(
     with Locks(wait=wait, notify=progress.note) as locks, early_workers():
         run, _, lake = prepare_run(config, progress, as_of, record=False)
         about = {"choices": choices, "test": test, "code": evaluation_code(), "run": run.identity.digest}
-        about["backtest"] = config.backtest.model_dump(mode="json")
+        about |= {"returns": return_settings(config.backtest), "delays": config.label.delays}
         name = f"{config.name}-{load.digest(about)}"
         folder = run.folder.parent / "multiverses" / name
         locks.lock_file(folder / ".lock", f"The multiverse {name}")
@@ -238,21 +238,24 @@ class _Study:
             try:
                 dataset = read_dataset(group[0].config, self.lake, self.run.versions, self.progress)
                 self._measure_on(dataset, group)
-            except DataError as error:  # for example, no fold fits
+            except DataError as error:  # for example, a universe without firms
                 self.progress.note(f"Without a result: {error}")
 
     def _measure_on(self, dataset: Dataset, designs: Sequence[Design]) -> None:
         """Charge the designs of a dataset to the ledger, compute their fits, and measure them."""
+        tasks: dict[str, list[Task]] = {}
         fits: dict[str, list[tuple[Design, Trial]]] = {}
         for design in designs:
             settings = forecasting_settings(design.config, dataset, warm_start_runs(design.config))
             (trial,) = model_trials(design.config, settings).values()
             key = replace(self.run.identity, settings=settings).digest
-            fits.setdefault(key, []).extend(
-                (design, one) for one in trial.traded(design.config.backtest.books)
-            )
+            if key not in tasks:
+                tasks[key] = self._tasks(design.config, dataset)
+            if tasks[key]:
+                fits.setdefault(key, []).extend(
+                    (design, one) for one in trial.traded(design.config.backtest.books)
+                )
         record(self.output, self.run.run_id, [one for members in fits.values() for _, one in members])
-        tasks = {key: self._tasks(members[0][0].config, dataset) for key, members in fits.items()}
         failed = self._compute(tasks, dataset, designs[0].config)
         for key, members in fits.items():
             if key in failed:
@@ -260,6 +263,8 @@ class _Study:
             forecasts = self._forecasts(key, tasks[key], dataset)
             for design, trial in members:
                 daily = daily_results(forecasts, dataset, design.config)
+                forecast, traded = trial.key
+                daily = daily.with_columns(forecast=pl.lit(forecast), traded=pl.lit(traded))
                 if self.test:
                     delay = tradable_delay(design.config.label.delays)
                     under = assumptions_id(design.config.backtest, delay)
@@ -274,13 +279,11 @@ class _Study:
         known = [design for design in designs if self.file(design).is_file()]
         if not known:
             raise DataError("No design has a result: give more --minutes, or read the messages above.")
-        counted = count_trials(self.output, Scope.of(self.run.config))
         result = summarise(
             {path: tuple(map(write_value, values)) for path, values in choices.items()},
             [{path: write_value(value) for path, value in design.values.items()} for design in known],
             [pl.read_parquet(self.file(design)) for design in known],
-            counted,
-            counted.rows.filter(~pl.col("runs").list.contains(self.run.run_id)).height,
+            count_trials(self.output, Scope.of(self.run.config)),
         )
         missing = len(designs) - len(known)
         sentences = (
@@ -299,8 +302,12 @@ class _Study:
         return "\n".join((*sentences, str(write_text(self.folder / "multiverse.html", page).resolve())))
 
     def _tasks(self, config: Config, dataset: Dataset) -> list[Task]:
-        """Tasks of a fit; without ``test``, no test session is forecast."""
-        folds = plan_folds(dataset, config)
+        """Tasks of a fit, none if no fold fits; without ``test``, no test session is forecast."""
+        try:
+            folds = plan_folds(dataset, config)
+        except DataError as error:
+            self.progress.note(f"Without a result: {error}")
+            return []
         if not self.test:
             folds = [replace(fold, test=fold.test[:0]) for fold in folds]
         tasks = [

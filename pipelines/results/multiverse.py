@@ -87,13 +87,17 @@ def summarise(
     designs: Sequence[Mapping[str, str]],
     daily: Sequence[pl.DataFrame],
     counted: TrialCount,
-    others: int,
 ) -> Multiverse:
-    """Compare the `daily_results` of designs; ``others`` are trials of the ledger that are no designs."""
+    """Compare the `daily_results` of designs, with the key of each one's trial (``forecast``, ``traded``).
+
+    All other trials that count, such as designs of an earlier call, count in full in the effective number.
+    """
     traded = [at for at, frame in enumerate(daily) if frame["excess_net"].count()]
     if not traded:
         raise DataError("No book of these designs ever traded: choose other books or firms.")
     excess_TD, ic_TD = (_common([daily[at] for at in traded], name) for name in ("excess_net", "ic"))
+    keys = pl.concat(daily[at].select("forecast", "traded").head(1) for at in traded)
+    others = counted.rows.join(keys, on=["forecast", "traded"], how="anti").height
     effective = max(effective_trials(excess_TD) + others, 1.0)
     year, counts_RT = daily[traded[0]]["year"][0], samples(len(excess_TD))
     rows: list[dict[str, Any]] = []

@@ -265,3 +265,42 @@ def test_a_multiverse_needs_walk_forward_folds_and_no_ensemble(settings: dict[st
     config = check_config({**settings, "folds": live, "multiverse": choices}, origin="tiny")
     with pytest.raises(ConfigError, match="needs walk-forward folds"):
         multiverse.multiverse(config, 4)
+
+
+@pytest.mark.slow(4)
+def test_designs_that_are_not_shown_stay_in_the_effective_number(peerglass: Call) -> None:
+    assert peerglass("multiverse", "tiny.yaml", "--designs", "8").code == 0
+    every = pl.read_parquet(results("*/designs.parquet"))["effective_trials"][0]
+    assert peerglass("multiverse", "tiny.yaml", "--designs", "2").code == 0
+    two = pl.read_parquet(results("*/designs.parquet"))
+    assert (two.height, two["trials"][0]) == (2, 8)
+    assert two["effective_trials"][0] >= every, "six designs that were tried and are not shown count in full"
+
+
+@pytest.mark.slow(4)
+def test_designs_without_folds_take_no_others_with_them(peerglass: Call, settings: dict[str, Any]) -> None:
+    choices = {"folds.train": [settings["folds"]["train"], 100_000], "book": ["long_short", "long_only"]}
+    Path("tiny.yaml").write_text(yaml.safe_dump({**settings, "multiverse": choices}))
+    answer = peerglass("multiverse", "tiny.yaml")
+    assert answer.code == 0, answer.err
+    assert "Without a result: folds: " in answer.err
+    assert answer.out.startswith("2 designs of 2 choices, on the ")
+    assert "2 have no result." in answer.out
+    assert trial_count(Path("runs")) == 2, "what cannot be fitted is not tried"
+
+
+@pytest.mark.slow(4)
+def test_designs_of_earlier_rates_are_not_taken_for_those_of_new_ones(
+    peerglass: Call, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    rates = tmp_path / "rates.csv"
+    days = pl.date_range(pl.date(1990, 1, 1), pl.date(2035, 1, 1), eager=True)
+    pl.DataFrame({"date": days, "rate": 0.0}).write_csv(rates)
+    backtest = {**settings["backtest"], "risk_free": str(rates)}
+    Path("tiny.yaml").write_text(yaml.safe_dump({**settings, "backtest": backtest}))
+    first = peerglass("multiverse", "tiny.yaml", "--designs", "2")
+    assert first.code == 0, first.err
+    pl.DataFrame({"date": days, "rate": 0.5}).write_csv(rates)
+    second = peerglass("multiverse", "tiny.yaml", "--designs", "2")
+    assert "designs were already measured" not in second.err
+    assert second.out.splitlines()[1] != first.out.splitlines()[1]
