@@ -97,7 +97,8 @@ def promote(
     versions.require_complete(version, run)
     progress = Progress()
     lake = open_lake(settings, progress.note)
-    if versions.champion(lake, settings.name) == version:
+    current = versions.champion(lake, settings.name)
+    if current == version:
         echo(f"{version} is the champion of {settings.name} already.")
     else:
         judgement = judge_promotion(settings, lake, _newest_market(settings, lake, progress), version)
@@ -109,7 +110,7 @@ def promote(
         why = why or "the guard passed"
         evidence = {**judgement.evidence, "refused": list(judgement.reasons)}
         reason = versions.Reason(why, versions.this_user(), forced=not judgement.passed, evidence=evidence)
-        versions.set_alias(lake, settings.name, "champion", version, reason)
+        versions.set_alias(lake, settings.name, "champion", version, reason, decided_on={"champion": current})
         echo(f"{version} is the champion of {settings.name} from the next night on. {_said(judgement)}")
     _mirror(settings, lake, progress)
 
@@ -127,9 +128,8 @@ def demote(config: Config, why: str, echo: Callable[[str], None]) -> None:
             f"{config.name} has no earlier champion to go back to{beside}; promote another version instead."
         )
     versions.require_complete(earlier, versions.open_version(earlier, Path(config.output)))
-    versions.set_alias(
-        lake, config.name, "champion", earlier, versions.demotion(current, why, versions.this_user())
-    )
+    reason = versions.demotion(current, why, versions.this_user())
+    versions.set_alias(lake, config.name, "champion", earlier, reason, decided_on={"champion": current})
     echo(f"{earlier} is the champion of {config.name} again, in place of {current}.")
     _mirror(config, lake, progress)
 
@@ -159,7 +159,9 @@ def _said(judgement: Promotion) -> str:
     found = judgement.evidence
     if found.get("difference") is None:
         return "The guard passed; there was no champion to compare it with."
-    interval = f"{100 - 200 * found['level']:g}% interval {found['lower']:+.4f} to {found['upper']:+.4f}"
+    interval = "too few for an interval"
+    if found["lower"] is not None:
+        interval = f"{100 - 200 * found['level']:g}% interval {found['lower']:+.4f} to {found['upper']:+.4f}"
     return (
         f"The guard passed: over {found['sessions']} shadow sessions its mean rank IC is "
         f"{found['rank_ic']:.4f}, and that of the champion {found['rank_ic_champion']:.4f} "

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
 
 import polars as pl
@@ -23,6 +24,10 @@ from pipelines.run.record import RecordedRun, open_run
 Alias = Literal["champion", "challenger"]
 _TABLE: Final = "promotions"
 _DEMOTED: Final = "demoted"  # key of the evidence of a demotion: the version that lost the alias
+
+
+class AliasChangedError(DataError):
+    """An alias names another version than the one on which a change was decided."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +76,18 @@ def previous_champion(lake: Lake, config_name: str) -> ModelVersion | None:
 
 
 def set_alias(
-    lake: Lake, config_name: str, alias: Alias, version: ModelVersion | None, reason: Reason
+    lake: Lake,
+    config_name: str,
+    alias: Alias,
+    version: ModelVersion | None,
+    reason: Reason,
+    *,
+    decided_on: Mapping[Alias, ModelVersion | None] = MappingProxyType({}),
 ) -> bool:
-    """Let an alias name a version, or remove it (None); False if it is so already."""
+    """Let an alias name a version, or remove it (None); False if it is so already.
+
+    ``decided_on`` are the aliases on which that was decided: `AliasChangedError` if one has changed since.
+    """
     if not reason.why.strip():
         raise ValueError("an alias is changed for a reason; why is empty")
     with Locks(wait=True, notify=lambda _: None) as locks:
@@ -81,6 +95,12 @@ def set_alias(
         known = alias_history(lake, config_name)
         if named(known, alias) == version:
             return False
+        for other, judged in decided_on.items():
+            if (now := named(known, other)) != judged:
+                raise AliasChangedError(
+                    f"The {other} of {config_name} is {now or 'nobody'} by now, and was "
+                    f"{judged or 'nobody'}; repeat the command."
+                )
         if alias == "challenger" and version is not None and named(known, "champion") == version:
             raise ValueError(f"{version} is the champion and cannot be its own challenger")
         changes: list[tuple[Alias, ModelVersion | None, str]] = [(alias, version, reason.why)]

@@ -53,6 +53,8 @@ from pipelines.nightly.scoring import attribute, ends, score
 from pipelines.nightly.settings import champion_findings, traded_settings
 from pipelines.nightly.training import retraining_due, train_live
 from pipelines.nightly.versions import (
+    Alias,
+    AliasChangedError,
     Reason,
     alias_history,
     aliases,
@@ -313,7 +315,7 @@ class Decisions:
 
         The judgement is made on the aliases that the night began with, and kept in the journal.
         """
-        desk, rival = self._desk, self._begun.challenger_version
+        desk, best, rival = self._desk, self._begun.champion_version, self._begun.challenger_version
         if not desk.config.nightly.promotion.automatic or rival is None:
             return
         if self._begun.promotion is None:
@@ -326,6 +328,10 @@ class Decisions:
             self.findings.append(NightFinding("promotion", "ok", said))
             return
         reason = Reason("the guard passed", "nightly", self.session, evidence=decided.evidence)
-        set_alias(desk.lake, desk.config.name, "champion", rival, reason)
         said = f"The guard passed, so the challenger {rival} is the champion from the next night on."
+        began: dict[Alias, ModelVersion | None] = {"champion": best, "challenger": rival}
+        try:
+            set_alias(desk.lake, desk.config.name, "champion", rival, reason, decided_on=began)
+        except AliasChangedError:  # by a person, who may also have undone this promotion
+            said = f"{rival} is not promoted, because champion or challenger changed since the night began."
         self.findings.append(NightFinding("promotion", "ok", said))

@@ -14,6 +14,7 @@ from command import Answer, Call, command
 
 from pipelines.config.load import load_config
 from pipelines.lake.lake import Lake
+from pipelines.nightly.play import decisions
 from pipelines.run.fetch import make_source
 from pipelines.run.locks import Locks
 from pipelines.sources.base import LiveSource
@@ -21,6 +22,10 @@ from pipelines.sources.base import LiveSource
 NAME = "tiny"
 SKIPPED = ["cross_section", "shuffled_labels", "fit_scope", "backfill", "too_good", "warm_up", "forecasts"]
 """Slow checks of the audit. The guard of a promotion needs an audit, not all checks."""
+
+
+class Killed(BaseException):
+    """Interrupts a night; no handler catches it."""
 
 
 @pytest.fixture
@@ -250,3 +255,35 @@ def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[
     after = days[days.index(at) + 1]
     assert champions[at] == aliases["version"][0]
     assert champions[after] == promoted["version"][0]
+
+
+@pytest.mark.slow(7)
+def test_a_night_that_is_resumed_does_not_promote_what_was_demoted_since(
+    peerglass: Call, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nightly = {
+        **settings["nightly"],
+        "retrain": {"when": "sessions", "every": 3},
+        "promotion": {"automatic": True, "min_sessions": 1, "margin": 1.0},
+    }
+    write_config({**settings, "audit": {"sessions": 1, "skip": SKIPPED}, "nightly": nightly})
+    days, original = sessions()[-7:], decisions.set_alias
+
+    def killed(*arguments: Any, **options: Any) -> bool:  # noqa: ANN401 (passed on)
+        original(*arguments, **options)
+        raise Killed
+
+    assert night(peerglass, days[0]).code == 0
+    with monkeypatch.context() as patched:
+        patched.setattr(decisions, "set_alias", killed)
+        with pytest.raises(Killed):
+            night(peerglass, days[-1])
+    first, _, promoted = rows("promotions").filter(pl.col("version").is_not_null()).sort("number").to_dicts()
+    assert promoted["alias"] == "champion"
+    assert peerglass("demote", "tiny.yaml", "--why", "its turnover doubled").code == 0
+    resumed = night(peerglass, promoted["session"])
+    assert resumed.code == 0, resumed.err
+    champions = rows("promotions").filter(pl.col("alias") == "champion").sort("number")["version"].to_list()
+    assert champions == [first["version"], promoted["version"], first["version"]]
+    result = Path("runs", "nights", NAME, promoted["session"].isoformat(), "result.json")
+    assert "is not promoted, because champion or challenger changed since" in result.read_text()

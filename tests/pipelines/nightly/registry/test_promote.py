@@ -7,12 +7,15 @@ import json
 import shutil
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Call, command
 from live_versions import Versions
 from mlflow import MlflowClient
 
+from pipelines.commands import versions as commands
+from pipelines.nightly.result import ModelVersion, Promotion
 from pipelines.nightly.versions import Reason, alias_history, aliases, champion, set_alias
 from pipelines.run.record import open_run
 
@@ -167,3 +170,46 @@ def test_a_promotion_is_done_although_the_tracking_store_is_gone(rivals: Version
     assert champion(rivals.lake, "tiny") == rivals.new
     assert peerglass("track", "sync", str(rivals.file)).code == 0
     assert mlflow_aliases(rivals) == {"champion": rivals.new.run_id}
+
+
+def test_a_judgement_against_a_champion_that_was_replaced_since_promotes_nobody(
+    rivals: Versions, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other, original = ModelVersion("tiny-other", "ridge"), commands.judge_promotion
+
+    def judge(*arguments: Any) -> Promotion:  # noqa: ANN401 (passed on)
+        judged = original(*arguments)
+        set_alias(rivals.lake, "tiny", "champion", other, BY_HAND)
+        return judged
+
+    monkeypatch.setattr(commands, "judge_promotion", judge)
+    answer = peerglass("promote", "challenger", "--config", str(rivals.file))
+    assert answer.code == 3
+    assert f"The champion of tiny is {other} by now, and was {rivals.old}; repeat the command." in answer.err
+    assert champion(rivals.lake, "tiny") == other
+
+
+def test_a_demotion_takes_the_alias_from_no_other_version(
+    rivals: Versions, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ModelVersion("tiny-other", "ridge")
+    set_alias(rivals.lake, "tiny", "champion", rivals.new, BY_HAND)
+    monkeypatch.setattr(
+        "pipelines.nightly.versions.require_complete",
+        lambda *_: set_alias(rivals.lake, "tiny", "champion", other, BY_HAND),
+    )
+    answer = peerglass("demote", str(rivals.file), "--why", "its turnover doubled")
+    assert answer.code == 3
+    assert champion(rivals.lake, "tiny") == other
+
+
+def test_a_promotion_on_too_few_sessions_for_an_interval_is_told(versions: Versions, peerglass: Call) -> None:
+    versions.write_nights(versions.old, 0.5, range(5, 7), seed=1)
+    versions.write_nights(versions.new, 0.5, range(5, 7), seed=2)
+    set_alias(versions.lake, "tiny", "champion", versions.old, BY_HAND)
+    few = ("--set", "nightly.promotion.min_sessions=1", "--set", "nightly.promotion.margin=1.0")
+    answer = peerglass("promote", str(versions.new), "--config", str(versions.file), *few)
+    assert answer.code == 0, answer.err
+    assert "over 2 shadow sessions" in answer.out
+    assert "too few for an interval" in answer.out
+    assert mlflow_aliases(versions) == {"champion": versions.new.run_id}
