@@ -394,11 +394,13 @@ def _leftovers(run: RunSummary) -> Iterable[Removal]:
         return
     newest: dict[str, str] = {}
     for one in list_evaluations(run):
-        settings = one.record.backtest.model_dump_json() + str((one.record.delays, one.record.rates))
+        record = one.record
+        files = (record.rates, record.borrow_fees, record.indices, record.factors)
+        settings = record.backtest.model_dump_json() + str((record.delays, *files))
         if settings in newest:
             reason = f"replaced by evaluation {newest[settings]} with the same settings"
             yield Removal(run.run_id, one.folder, reason, size_of(one.folder))
-        newest.setdefault(settings, one.record.evaluation)
+        newest.setdefault(settings, record.evaluation)
 
 
 def _reasons_to_keep(runs: Sequence[RunSummary], whole: Collection[Path]) -> dict[str, str]:

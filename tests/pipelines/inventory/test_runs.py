@@ -190,6 +190,9 @@ def test_only_an_evaluation_with_the_same_settings_is_replaced(first: Path) -> N
     shutil.copytree(newest.folder, old)
     record = json.loads((old / "evaluation.json").read_text())
     record |= {"evaluation": old.name, "made_at": "2026-01-01T00:00:00Z", "code": "other"}
+    for other_file in ({"borrow_fees": "0a"}, {"indices": {"index": "0a"}}, {"factors": {"ff": ["0a"]}}):
+        (old / "evaluation.json").write_text(json.dumps(record | other_file))
+        assert plan_prune(OUTPUT, [], None, NOW).removals == (), other_file
     (old / "evaluation.json").write_text(json.dumps(record))
     done = apply_prune(plan_prune(OUTPUT, [], None, NOW), notify=print)
     assert [one.path for one in done.removals] == [old]
