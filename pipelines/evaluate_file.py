@@ -123,7 +123,7 @@ def _log_signals(measured: MeasuredSignals, evaluation: StoredEvaluation) -> Non
                 one,
                 parameters={"file": record.file, "signal": record.signals[signal], **parameters},
                 tags=tags | shown | store.commit_tags(evaluation.record.commit),
-                metrics={0: numbers},
+                metrics={0: store.with_gone(numbers, one)},
             )
             of_file = file_dataset(record.file, record.signals[signal], record.rows)
             log_inputs(client, one, of_file | datasets, "backtest")

@@ -193,7 +193,8 @@ class _Logged:
         made = {"folds.json": self._fold_table, "evaluations.json": evaluated}
         tables, shown = figures.shown_tables({name: one for name, one in made.items() if one.height})
         tags |= shown
-        store.log(self._client, self.get(), parameters=self.parameters, tags=tags, metrics={0: metrics})
+        shown_now = {0: store.with_gone(metrics, self.get())}
+        store.log(self._client, self.get(), parameters=self.parameters, tags=tags, metrics=shown_now)
         self.log_audit()
         log_inputs(self._client, self.get(), self.datasets)
         paths = [self._run.folder / name for name in _FILES]
@@ -208,7 +209,8 @@ class _Logged:
         numbers = self.figures(model) | ({"seconds.training": round(sum(spent.values()), 3)} if spent else {})
         parameters = model_parameters(self._run, model)
         tags = self._trained_by() | {store.NOTE_TAG: text}
-        store.log(self._client, child, parameters=parameters, tags=tags, metrics={0: numbers})
+        shown_now = {0: store.with_gone(numbers, child)}
+        store.log(self._client, child, parameters=parameters, tags=tags, metrics=shown_now)
         epochs = figures.epoch_metrics(self._curves, model)
         for histories in (epochs, figures.by_fold(self._fold_table, model)):
             store.log(self._client, child, metrics=histories)

@@ -174,7 +174,10 @@ def log(
     tags: Mapping[str, str] = MappingProxyType({}),
     metrics: Mapping[int, Mapping[str, float | None]] = MappingProxyType({}),
 ) -> None:
-    """Log what a run, as it was read, lacks: parameters, tags, and the finite metrics of each step."""
+    """Log what a run, as it was read, lacks: parameters, tags, and the metrics of each step.
+
+    A metric without a finite value is NaN if it had one before, because MLflow cannot remove it.
+    """
     from mlflow.entities import Metric, Param, RunTag
 
     known, run_id, now = mlflow_run.data, mlflow_run.info.run_id, int(time.time() * 1000)
@@ -185,17 +188,31 @@ def log(
         logged = {
             (key, one.step): one.value for key in keys for one in client.get_metric_history(run_id, key)
         }
+    wanted = {
+        (key, step): float(value) if value is not None and math.isfinite(value) else math.nan
+        for step, values in metrics.items()
+        for key, value in values.items()
+    }
     client.log_batch(
         run_id,
         [
-            Metric(key, float(value), now, step)
-            for step, values in metrics.items()
-            for key, value in values.items()
-            if value is not None and math.isfinite(value) and logged.get((key, step)) != float(value)
+            Metric(key, value, now, step)
+            for (key, step), value in wanted.items()
+            if not _equal(value, logged.get((key, step), math.nan))
         ],
         [Param(key, str(value)[:6000]) for key, value in parameters.items() if key not in known.params],
         [RunTag(key, value) for key, value in tags.items() if known.tags.get(key) != value],
     )
+
+
+def _equal(value: float, other: float) -> bool:
+    return value == other or (math.isnan(value) and math.isnan(other))
+
+
+def with_gone(numbers: Mapping[str, float], mlflow_run: MlflowRun) -> dict[str, float | None]:
+    """Add None for what a run, as it was read, shows of an older evaluation and ``numbers`` lack."""
+    gone = (name for name in mlflow_run.data.metrics if name.startswith("test."))
+    return {**dict.fromkeys(gone), **numbers}
 
 
 def end_run(client: MlflowClient, known: MlflowRun, error: str | None, at: dt.datetime | None = None) -> None:

@@ -20,6 +20,7 @@ from mlflow.entities import Run as MlflowRun
 from pipelines.lake.lake import Lake
 from pipelines.run.evaluations import list_evaluations
 from pipelines.run.record import open_run, read_scores
+from pipelines.tracking import figures
 from pipelines.train import walkforward
 
 MODELS = {"ridge": {}, "mlp": {"width": 8}}
@@ -189,6 +190,32 @@ def test_metrics_are_those_of_the_newest_evaluation_and_a_table_has_all(here: Pa
     assert parent.data.tags["leader"] == leads
     for name in ("valid.rank_ic", "test.ic", "test.ic_t", "test.sharpe_net", "test.deflated_sharpe"):
         assert parent.data.metrics[name] == children[leads].data.metrics[name]
+
+
+@pytest.mark.slow(3)
+def test_figures_that_the_newest_evaluation_lacks_are_not_those_of_an_older_one(
+    here: Path, peerglass: Call
+) -> None:
+    assert peerglass("train", "tiny.yaml").code == 0
+    assert peerglass("backtest", "tiny", "--output", "runs").code == 0
+    _, second = parent_books(tracked()[0])
+    before = tracked()[1]["ridge"].data.metrics
+    settings = yaml.safe_load(Path("tiny.yaml").read_text())
+    del settings["backtest"]["books"][second]
+    Path("tiny.yaml").write_text(yaml.safe_dump(settings, sort_keys=False))
+    assert peerglass("train", "tiny.yaml").code == 0
+    assert peerglass("backtest", "tiny", "--output", "runs").code == 0
+    shown, logged = tracked()[1]["ridge"].data.metrics, history()
+    gone = [name for name in before if name.startswith(f"test.{second}.")]
+    assert len(gone) == 5
+    assert all(math.isnan(shown[name]) for name in gone)
+    newest = figures.test_metrics(list_evaluations(open_run("tiny", Path("runs")))[0], "ridge")
+    known = {n: value for n, value in shown.items() if n.startswith("test.") and not math.isnan(value)}
+    assert known == newest
+    assert peerglass("report", "tiny", "--output", "runs").code == 0
+    assert {key: len(values) for key, values in history().items()} == {
+        key: len(values) for key, values in logged.items()
+    }
 
 
 @pytest.mark.slow(2)
