@@ -135,6 +135,12 @@ def experiment_of(client: MlflowClient, config: Config, suffix: str = "") -> str
 
     name = f"{config.tracking.experiment or config.name}{suffix}"
     existing = client.get_experiment_by_name(name)
+    if existing is not None and existing.lifecycle_stage == "deleted":
+        raise TrackingError(
+            f"The experiment {name} in the tracking store {config.tracking.uri} was deleted; restore it with "
+            f"'mlflow experiments restore --experiment-id {existing.experiment_id}', or name another one in "
+            "tracking.experiment. Forecasts and results are kept."
+        )
     if existing is not None:
         return str(existing.experiment_id)
     local = config.tracking.uri.startswith("sqlite:")

@@ -254,6 +254,19 @@ def test_the_table_of_folds_has_the_test_of_every_model_and_fold(here: Path, pee
         assert [one.value for one in steps if one.step == row["fold"]] == [pytest.approx(ratio)]
 
 
+def test_a_deleted_experiment_is_named_with_the_cure(here: Path, peerglass: Call) -> None:
+    client = MlflowClient(tracking_uri=f"sqlite:///{here}/mlflow.db")
+    number = client.create_experiment("tiny")
+    client.delete_experiment(number)
+    answer = peerglass("train", "tiny.yaml", "--set", "models.mlp=null")
+    assert answer.code == 6
+    assert "The experiment tiny in the tracking store" in answer.err
+    assert f"'mlflow experiments restore --experiment-id {number}'" in answer.err
+    client.restore_experiment(number)
+    assert peerglass("train", "tiny.yaml", "--set", "models.mlp=null").code == 0
+    assert set(tracked()[1]) == {"ridge"}
+
+
 def test_a_run_that_ends_with_an_error_is_marked_as_failed(here: Path, peerglass: Call) -> None:
     models = {"ridge": {}, "self_peer": {"width": 8, "heads": 2, "layers": 1, "fit": {"lr": 1e30}}}
     settings = yaml.safe_load(Path("tiny.yaml").read_text())
