@@ -50,7 +50,7 @@ class Versions:
         shutil.rmtree(Path(self.config.output) / "nights", ignore_errors=True)
 
     def write_nights(self, version: ModelVersion, skill: float, sessions: range, *, seed: int = 0) -> None:
-        """Write signals of sessions ``at + sessions``: ``skill`` times the standardised label, and noise."""
+        """Write nights of sessions ``at + sessions``; signals are ``skill`` times the label, and noise."""
         market = night_data(self.config, self.lake, None, Progress()).market
         label_TN = market.labels[self.config.label.delay]
         rng = np.random.default_rng(seed)
@@ -76,6 +76,13 @@ class Versions:
             )
             nights.append(frame.with_columns(pl.when("in_universe").then("signal").alias("signal")))
         self.lake.upsert("signals", pl.concat(nights).select(schema("signals").column_names()))
+        night = {
+            **{"config": self.config.name, "state": "done", "data_versions": "{}", "warnings": "[]"},
+            **{"version": str(self.old), "challenger": str(self.new), "rows": 0, "trades": 0},
+            **{"seconds": 0.0, "peak_memory_bytes": 0, "created_at": dt.datetime(2024, 1, 1, tzinfo=dt.UTC)},
+        }
+        played = [{**night, "session": self.days[self.at + after]} for after in sessions]
+        self.lake.upsert("nights", pl.DataFrame(played, schema=schema("nights").create_empty().schema))
 
 
 def train_versions(folder: Path, settings: Mapping[str, Any]) -> Versions:

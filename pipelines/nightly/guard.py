@@ -17,7 +17,15 @@ from pipelines.config.schema import Config
 from pipelines.dataset.market import Market
 from pipelines.errors import ConfigError, DataError
 from pipelines.lake.lake import Lake
-from pipelines.nightly.result import ModelVersion, Promotion, follow, known_renames, read_signals
+from pipelines.nightly.result import (
+    FINISHED,
+    ModelVersion,
+    Promotion,
+    follow,
+    known_renames,
+    read_nights,
+    read_signals,
+)
 from pipelines.nightly.versions import champion, failed_checks, missing_seeds, open_version
 from pipelines.results.evaluate import label_overlap
 from pipelines.run.record import RecordedRun
@@ -121,13 +129,16 @@ def _shadow(  # noqa: PLR0917  # the nights, then the two versions
 def night_signals(
     lake: Lake, config: Config, market: Market, runs: Mapping[ModelVersion, RecordedRun]
 ) -> dict[ModelVersion, FloatArray]:
-    """Read nightly signals of versions, shape (T, N), from the session on that their runs saw last."""
+    """Read signals that nights used, shape (T, N), from the session on that the versions' runs saw last."""
     arrays = {}
     renames = known_renames(lake, market.panel.dates_T[-1].item())
+    nights = read_nights(lake, config.name).filter(pl.col("state").is_in(FINISHED))
     for version, run in runs.items():
+        used = nights.filter(pl.any_horizontal(pl.col("version", "challenger") == str(version)))
         rows = follow(read_signals(lake, config.name, version=version), renames)
-        unseen = rows.filter(pl.col("session") >= run.config.through).rename({"session": "date"})
-        arrays[version] = to_panel(unseen, "signal", market.panel)
+        unseen = rows.filter(pl.col("session") >= run.config.through)
+        at_night = unseen.join(used, on="session", how="semi").rename({"session": "date"})
+        arrays[version] = to_panel(at_night, "signal", market.panel)
     return arrays
 
 

@@ -100,6 +100,21 @@ def test_a_refusal_is_exit_code_4_and_changes_nothing(versions: Versions, peergl
     assert alias_history(versions.lake, "tiny").equals(rows)
 
 
+def test_sessions_that_were_scored_by_hand_are_no_shadow_sessions(
+    versions: Versions, peerglass: Call
+) -> None:
+    set_alias(versions.lake, "tiny", "champion", versions.old, BY_HAND)
+    for version in (versions.old, versions.new):
+        for after in range(5, 9):
+            day = versions.days[versions.at + after].isoformat()
+            scored = peerglass("signals", str(versions.file), "--version", str(version), "--date", day)
+            assert scored.code == 0, scored.err
+    few = ("--set", "nightly.promotion.min_sessions=1", "--set", "nightly.promotion.margin=1.0")
+    answer = peerglass("promote", str(versions.new), "--config", str(versions.file), *few)
+    assert answer.code == 4
+    assert "has 0 shadow sessions with a known label" in answer.err
+
+
 def test_force_needs_a_reason_and_is_recorded(versions: Versions, peerglass: Call) -> None:
     set_alias(versions.lake, "tiny", "champion", versions.old, BY_HAND)
     name = (str(versions.new), "--output", versions.config.output)
