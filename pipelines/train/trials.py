@@ -85,7 +85,8 @@ def model_trials(config: Config, settings: Mapping[str, Any]) -> dict[str, Trial
     """Return the trial of every model of a run without a book, by the model's name in the config."""
     scope = Scope.of(config)
     shared = {key: settings[key] for key in ("universe", "features", "label", "folds")}
-    shared["folds"] = {key: value for key, value in settings["folds"].items() if key != "test_to"}
+    later = ("test_to", "through")  # a longer history, of a test or of a live training, is the same trial
+    shared["folds"] = {key: value for key, value in settings["folds"].items() if key not in later}
     shared["market"] = scope.market
     trials = {}
     for name, model in settings["models"].items():

@@ -125,12 +125,14 @@ DATED = {
     "test_to": "2018-01-01",
     "embargo": 1,
 }
+LIVE = {"scheme": "live", "through": "2015-01-01", "valid": 25, "embargo": 1}
 FILES = {"kind": "files", "prices": "prices.csv", "end": "2018-01-01"}
 RIDGE = MODELS["ridge"].config()
 BASE: Mapping[str, Mapping[str, Any]] = {
     "simulated": {"models": {"ridge": {}}},
     "files": {"models": {"ridge": {}}, "source": FILES},
     "dated": {"models": {"ridge": {}}, "folds": DATED},
+    "live": {"models": {"ridge": {}}, "folds": LIVE},
 }
 MARKET = {"kind": "simulated", "seed": 3}
 SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -146,6 +148,7 @@ SAME: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "no end": ("files", {"source": {key: FILES[key] for key in ("kind", "prices")}}),
     "the same file by another path": ("files", {"source": FILES | {"prices": "./x/../prices.csv"}}),
     "a later end of the test": ("dated", {"folds": DATED | {"test_to": "2019-01-01"}}),
+    "a retraining of a night": ("live", {"folds": LIVE | {"through": "2015-02-01"}}),
     "more sessions": (
         "simulated",
         {"source": MARKET | {"market": {"firms": 16, "sessions": 340, "bad_ticks": 4}}},
