@@ -9,10 +9,12 @@ that a removed run has read until ``peerglass lake vacuum --forget RUN``.
 """
 
 import datetime as dt
+import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -110,10 +112,12 @@ def _read_run(known: RunSummary) -> RunSummary:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files below a folder. Links are not followed."""
+    """Bytes of a file, or of all files below a folder. Links are not followed; what is gone by now is 0."""
     if not path.is_dir() or path.is_symlink():
-        return path.lstat().st_size
-    return sum(one.lstat().st_size for one in path.rglob("*") if not one.is_dir())
+        with suppress(FileNotFoundError):
+            return path.lstat().st_size
+        return 0
+    return sum(size_of(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)
 
 
 _HEADS = (

@@ -136,6 +136,25 @@ def test_a_run_that_is_written_to_is_running_and_a_damaged_one_is_listed(
     assert "unreadable" in peerglass("runs", "list", "--output", "runs").out
 
 
+def test_a_file_that_is_gone_before_it_is_counted_ends_no_list(
+    first: Path, peerglass: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The partial file of another process is renamed at any moment."""
+    partial, original = first / "x.partial", Path.lstat
+    before = summarise_runs(OUTPUT)[-1].size
+    partial.write_text("half")
+
+    def lstat(self: Path) -> os.stat_result:
+        if self.name == partial.name:
+            self.unlink(missing_ok=True)
+        return original(self)
+
+    monkeypatch.setattr(Path, "lstat", lstat)
+    assert peerglass("runs", "list", "--output", "runs").code == 0
+    partial.write_text("half")
+    assert summarise_runs(OUTPUT)[-1].size == before
+
+
 def test_a_damaged_table_ends_the_list_with_a_sentence(first: Path, peerglass: Call) -> None:
     ladder = list_evaluations(summarise_runs(OUTPUT)[-1])[0].folder / "ladder.parquet"
     ladder.write_bytes(ladder.read_bytes()[:20])

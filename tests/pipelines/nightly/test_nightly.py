@@ -267,7 +267,7 @@ def test_a_night_that_is_resumed_does_not_promote_what_was_demoted_since(
         "promotion": {"automatic": True, "min_sessions": 1, "margin": 1.0},
     }
     write_config({**settings, "audit": {"sessions": 1, "skip": SKIPPED}, "nightly": nightly})
-    days, original = sessions()[-7:], decisions.set_alias
+    days, original = sessions()[-7:], vars(decisions)["set_alias"]
 
     def killed(*arguments: Any, **options: Any) -> bool:  # noqa: ANN401 (passed on)
         original(*arguments, **options)

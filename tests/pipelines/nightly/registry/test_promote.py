@@ -190,10 +190,10 @@ def test_a_promotion_is_done_although_the_tracking_store_is_gone(rivals: Version
 def test_a_judgement_against_a_champion_that_was_replaced_since_promotes_nobody(
     rivals: Versions, peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other, original = ModelVersion("tiny-other", "ridge"), commands.judge_promotion
+    other, original = ModelVersion("tiny-other", "ridge"), vars(commands)["judge_promotion"]
 
     def judge(*arguments: Any) -> Promotion:  # noqa: ANN401 (passed on)
-        judged = original(*arguments)
+        judged: Promotion = original(*arguments)
         set_alias(rivals.lake, "tiny", "champion", other, BY_HAND)
         return judged
 
