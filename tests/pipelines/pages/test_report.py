@@ -223,7 +223,7 @@ def test_the_head_says_what_was_measured_when() -> None:
     text = standard_page()
     head = text[text.index("<header>") : text.index("</header>")]
     assert "<h1>Nightly, simulated market</h1>" in head
-    assert "2021-01-04 to 2023-11-24 · 756 sessions" in head
+    assert "2021-01-04 to 2023-11-24 · 756 dates" in head
     title = "<title>Nightly, simulated market, 2021-01-04 to 2023-11-24: Peerglass report</title>"
     assert title in text
     assert "Models are compared on the 756 dates from 2021-01-04 to 2023-11-24" in text
