@@ -88,6 +88,15 @@ def last_limit_uses(  # noqa: PLR0917  # the arguments of book_targets
     return book.limit_uses(_inputs(book, schedule, signal_TN, panel, held, last_N), target_TN)
 
 
+def _past_returns(panel: Panel, held: slice) -> PastReturns:
+    """Returns of sessions; a window of them leaves out the wrong prices that are known at its last close."""
+    return_TN = as_known(panel, daily_return, hindsight=True)
+    past = PastReturns(return_TN[: held.stop], held.start, panel.periods_per_year)
+    if not len(panel.wrong.session_K):
+        return past
+    return replace(past, delivered_SN=daily_return(panel), not_known_SN=not_yet_known(panel))
+
+
 def _betas(panel: Panel) -> FloatArray:
     """Slope on the market's return, shape (T, N), each row without the wrong prices known at its close."""
     if not len(panel.wrong.session_K):
@@ -100,12 +109,11 @@ def _betas(panel: Panel) -> FloatArray:
         market_S1 = row_mean(np.where(members_SN, return_SN, np.nan))
         return rolling_regression(return_SN, market_S1, BETA_SESSIONS, BETA_SESSIONS // 2)[0]
 
-    clean_TN = as_known(panel, daily_return, hindsight=True)
-    delivered_TN, unknown_TN = daily_return(panel), not_yet_known(panel)
-    beta_TN = regress(clean_TN, slice(None))
-    for t in np.flatnonzero(unknown_TN.any(axis=1)):
+    past = _past_returns(panel, slice(0, None))
+    beta_TN = regress(past.return_SN, slice(None))
+    for t in np.flatnonzero(not_yet_known(panel).any(axis=1)).tolist():
         rows = slice(max(t - BETA_SESSIONS + 1, 0), t + 1)
-        beta_TN[t] = regress(np.where(unknown_TN[t], delivered_TN[rows], clean_TN[rows]), rows)[-1]
+        beta_TN[t] = regress(past.window(t, BETA_SESSIONS), rows)[-1]
     return beta_TN
 
 
@@ -120,10 +128,7 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
 ) -> BookInputs:
     past = None
     if "returns" in book.needs:
-        return_TN = as_known(panel, daily_return, hindsight=True)
-        past = PastReturns(return_TN[: held.stop], held.start, panel.periods_per_year)
-        if len(panel.wrong.session_K):
-            past = replace(past, delivered_SN=daily_return(panel), not_known_SN=not_yet_known(panel))
+        past = _past_returns(panel, held)
     risk = None
     if "risk" in book.needs:
         from backtest.risk import characteristic_risk  # imports the feature library
