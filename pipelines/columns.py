@@ -350,6 +350,13 @@ def of_book(book: str, figure: str) -> str:
     return f"{book}.{figure}"
 
 
+def validated(contract: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
+    """Cast a frame to the types of a contract; dataframely's ``ValidationError`` if a row breaks it."""
+    typed = contract.cast(frame)
+    # whether all rows are valid takes half the time of looking for those that are not
+    return typed if contract.is_valid(typed) else contract.validate(typed)
+
+
 @dataclass(frozen=True)
 class ResultTable:
     """A result table: its name, what it holds, and its columns in order."""
@@ -384,7 +391,7 @@ class ResultTable:
         contract = cast("type[dy.Schema]", type(self.name, (dy.Schema,), columns))
         floats = [name for name, dtype in rows.schema.items() if dtype.is_float()]
         known = rows.with_columns(pl.col(floats).fill_nan(None))
-        checked: pl.DataFrame = contract.validate(known.select(names), cast=True)
+        checked = validated(contract, known.select(names))
         return checked.hstack(known.select(further)) if further else checked
 
     def of(self, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:

@@ -80,6 +80,8 @@ def check(table: str, frame: pl.DataFrame, released: Collection[str] = ()) -> Ch
     conformed = _conform(table, contract, frame)
     if conformed.is_empty():
         return Checked(empty(table), NONE_REJECTED, 0)
+    if contract.is_valid(conformed):  # in half the time of looking for the rows that are not
+        return Checked(conformed, NONE_REJECTED, 0)
     unique, collapsed = _collapse(conformed, keys(table), _DECIDING.get(table, ()))
     dated, undated = _read_text_dates(table, contract, unique)
     result = contract.filter(dated, cast=True)

@@ -26,6 +26,7 @@ from features.arrays import FloatArray
 from features.panel.delistings import DelistingRule
 from features.panel.holding import earned_index
 from features.panel.panel import Panel, to_panel
+from pipelines.columns import validated
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.tables import newest_ticker
@@ -257,9 +258,9 @@ def book_sessions(
     key = {"config": config.name, "night": data.session, "created_at": dt.datetime.now(dt.UTC)}
     stamped = [pl.lit(value).alias(name) for name, value in key.items()]
     positions = positions.with_columns(stamped).select(Positions.column_names())
-    positions = Positions.validate(positions.sort("session", "ticker"), cast=True)
+    positions = validated(Positions, positions.sort("session", "ticker"))
     rows = _profits(config, data, recorded, before, real, positions, backtest_nav)
-    profits = Profits.validate(rows.with_columns(stamped).select(Profits.column_names()), cast=True)
+    profits = validated(Profits, rows.with_columns(stamped).select(Profits.column_names()))
     said = _findings(config, data, recorded, positions, profits, real)
     return {"positions": positions, "profits": profits}, list(said)
 

@@ -23,6 +23,7 @@ from backtest.books.schedules import Schedule
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, to_panel
+from pipelines.columns import validated
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
 from pipelines.dataset.market import Market
@@ -70,7 +71,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
 
     def of_night(table: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
         whole = frame.with_columns(pl.lit(value).alias(column) for column, value in key.items())
-        return table.validate(whole.select(table.column_names()), cast=True)
+        return validated(table, whole.select(table.column_names()))
 
     version = signals.sort("session")["version"][-1]
     rows = of_night(Books, rows.with_columns(book=pl.lit(name), version=pl.lit(version)))
