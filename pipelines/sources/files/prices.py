@@ -69,7 +69,7 @@ def read_prices(given: GivenFiles) -> tuple[pl.DataFrame, pl.DataFrame | None]:
         frame = frame.drop(ended).filter(pl.col("close").is_not_null())
     if layout.note:
         given.note(f"{given.label} is read as {layout.title}. {layout.note}")
-    frame = with_splits_and_dividends(frame)
+    frame = with_splits_and_dividends(_events_at_closes(frame, given))
     if absent := [c for c in _STORED if c not in frame.columns]:
         unadjusted = "; without split ratios or dividends, prices are used as they are"
         cured = not {"split_ratio", "dividend"} & {*absent}
@@ -180,51 +180,97 @@ def _without_codes(frame: pl.DataFrame, layout: Layout, given: GivenFiles) -> pl
     for column, codes in layout.unknown.items():
         if column not in frame.columns:
             continue
-        number = pl.col(column).cast(pl.Float64, strict=False)
-        unknown = number.is_in(codes)
+        number = _number(column)
+        unknown = number.is_in(codes).fill_null(value=False)
         if frame.schema[column] == pl.String and "return" in column:
             unknown = unknown | number.is_null()  # letters are codes of missing returns
         coded = _count(frame, unknown & pl.col(column).is_not_null())
         given.note(f"# values of {column} are codes for not known.", coded)
         value = number if "return" in column else pl.col(column)
         frame = frame.with_columns(pl.when(~unknown).then(value).alias(column))
-    if layout.midpoints and frame.schema["close"].is_numeric():
-        midpoint = (pl.col("close") < 0).fill_null(value=False)
+    if layout.midpoints:
+        midpoint = (_number("close") < 0).fill_null(value=False)
         given.note(
             "# closes are negative, which marks the midpoint of bid and ask on a day without a "
             "trade: they are read without the sign, with a volume of 0.",
             _count(frame, midpoint),
         )
-        on_midpoints = {c: 0.0 if c == "volume" else None for c in (*BAR, "volume") if c in frame.columns}
+        on_midpoints = {c: pl.lit(0.0 if c == "volume" else None) for c in (*BAR, "volume")}
+        on_midpoints["close"] = _number("close").abs()
         frame = frame.with_columns(
-            pl.col("close").abs(),
-            *(pl.when(midpoint).then(new).otherwise(pl.col(c)).alias(c) for c, new in on_midpoints.items()),
+            _replaced(c, midpoint, new) for c, new in on_midpoints.items() if c in frame.columns
         )
-    if "split_ratio" in frame.columns and frame.schema["split_ratio"].is_numeric():
-        zeros = _count(frame, pl.col("split_ratio") == 0)
-        given.note("# rows have split_ratio = 0, which is read as no split.", zeros)
-        frame = frame.with_columns(pl.col("split_ratio").replace(0.0, 1.0))
+    if "split_ratio" in frame.columns:
+        zero = (_number("split_ratio") == 0).fill_null(value=False)
+        given.note("# rows have split_ratio = 0, which is read as no split.", _count(frame, zero))
+        frame = frame.with_columns(_replaced("split_ratio", zero, pl.lit(1.0)))
     return frame
 
 
 def _clear_invalid_bars(frame: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
     """Set opens, highs and lows that mean "not known" to null."""
-    bars = [c for c in BAR if c in frame.columns and frame.schema[c].is_numeric()]
+    bars = [c for c in BAR if c in frame.columns]
     for column in bars:
-        zeros = _count(frame, pl.col(column) == 0)
-        given.note(f"# rows have {column} = 0, which is treated as not known.", zeros)
-    frame = frame.with_columns(pl.when(pl.col(c) != 0).then(pl.col(c)).alias(c) for c in bars)
-    if {*bars} == {*BAR} and frame.schema["close"].is_numeric():
+        zero = (_number(column) == 0).fill_null(value=False)
+        given.note(f"# rows have {column} = 0, which is treated as not known.", _count(frame, zero))
+        frame = frame.with_columns(_replaced(column, zero, pl.lit(None)))
+    if {*bars} == {*BAR}:
         sound = (pl.col("high") >= pl.col("low")) & within_range("close") & (pl.col("open") > 0)
-        stray = (sound & ~within_range("open")).fill_null(value=False)
+        numbers = frame.select(_number(c) for c in (*BAR, "close"))
+        stray = pl.lit(numbers.select((sound & ~within_range("open")).fill_null(value=False)).to_series())
         what = "rows have an open outside [low, high] but a close inside it: the open is treated as not known"
         given.note(f"# {what}.", _count(frame, stray))
-        frame = frame.with_columns(pl.when(~stray).then(pl.col("open")).alias("open"))
+        frame = frame.with_columns(_replaced("open", stray, pl.lit(None)))
     return frame
+
+
+def _number(column: str) -> pl.Expr:
+    """Return a column as numbers: one with an unreadable value is text, and its other rows are numbers."""
+    return pl.col(column).cast(pl.Float64, strict=False)
+
+
+def _replaced(column: str, where: pl.Expr, value: pl.Expr) -> pl.Expr:
+    """Return a column, of numbers or text, with another value in some rows."""
+    return pl.when(where).then(value).otherwise(pl.col(column)).alias(column)
 
 
 def _count(frame: pl.DataFrame, condition: pl.Expr) -> int:
     return int(frame.select(condition.sum()).item())
+
+
+def _events_at_closes(prices: pl.DataFrame, given: GivenFiles) -> pl.DataFrame:
+    """Move splits and dividends of rows without a close, which are not stored, to the firm's next close.
+
+    A dividend is then per share after the splits in between.
+    """
+    split, paid = (
+        pl.when(_number(name) > 0).then(_number(name)).fill_null(none)
+        if name in prices.columns
+        else pl.lit(none)
+        for name, none in (("split_ratio", 1.0), ("dividend", 0.0))
+    )
+    rows = prices.with_columns(
+        (_number("close") > 0).fill_null(value=False).alias(":known"),
+        split.alias(":split"),
+        paid.alias(":paid"),
+    )
+    known, split, paid = pl.col(":known"), pl.col(":split"), pl.col(":paid")
+    moved = ~known & ((split != 1.0) | (paid != 0.0))
+    count = _count(rows, moved)
+    given.note("# splits or dividends of days without a close are those of the next one.", count)
+    if not count:
+        return prices
+    rows = rows.sort("ticker", "date", maintain_order=True)
+    rows = rows.with_columns((known.cum_sum() - known.cast(pl.UInt32)).over("ticker").alias(":until"))
+    until = ("ticker", ":until")  # a close and the rows without one before it
+    receives = known & moved.any().over(until)
+    whole, so_far = split.product().over(until), split.cum_prod().over(until)
+    events = {"split_ratio": whole, "dividend": (paid * so_far / whole).sum().over(until)}
+    return rows.with_columns(
+        _replaced(name, receives & (_number(name).is_not_null() | pl.col(name).is_null()), event)
+        for name, event in events.items()
+        if name in prices.columns
+    ).select(prices.columns)
 
 
 _LEAST_SPLIT: Final = math.log(1.2)  # least factor between closes that is no dividend, if no splits are given
@@ -244,9 +290,16 @@ def with_splits_and_dividends(prices: pl.DataFrame) -> pl.DataFrame:
     if not given:
         return prices
     number = pl.col("close", *given).cast(pl.Float64, strict=False)
-    rows = prices.sort("ticker", "date").with_columns(
-        number.name.prefix("now_"), number.shift().over("ticker").name.prefix("was_")
+    rows = prices.sort("ticker", "date").with_columns(number.name.prefix("now_"))
+    # what happened while there was no close is found at the next one; repeated rows have one row before them
+    usable = pl.all_horizontal(
+        pl.col(f"now_{c}") > 0 for c in ("close", "adjusted_close") if c in rows.columns
     )
+    known = pl.when(usable).then(pl.col("^now_.*$")).forward_fill().shift()
+    key = ("ticker", "date")
+    repeated = pl.all_horizontal(pl.col(c) == pl.col(c).shift() for c in key).fill_null(value=False)
+    was = pl.when(~repeated).then(known.over("ticker")).forward_fill().over("ticker")
+    rows = rows.with_columns(was.name.replace("^now_", "was_"))
     close, before = pl.col("now_close"), pl.col("was_close")
     if "split_ratio" not in rows.columns and "price_factor" in given:
         ratio = pl.col("was_price_factor") / pl.col("now_price_factor")

@@ -282,7 +282,9 @@ def read_number(frame: pl.DataFrame, column: str) -> pl.DataFrame:
     words = frame.select(as_words(column)).to_series()
     numbers = read_numbers(words)
     if numbers.null_count() != words.null_count():
-        return frame.with_columns(words)
+        # the contract, which rejects the others, reads plain numbers alone
+        plain = words.cast(pl.Float64, strict=False).is_not_null() | numbers.is_null()
+        return frame.with_columns(words.zip_with(plain, numbers.cast(pl.String)))
     return frame.with_columns(numbers.fill_nan(None))
 
 

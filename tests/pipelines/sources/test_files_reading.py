@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import polars as pl
@@ -13,6 +13,8 @@ from pipelines.errors import ConfigError, DataError
 from pipelines.lake.contracts import check
 from pipelines.sources.files.opening import resolve
 from pipelines.sources.files.reading import GivenFiles
+
+NOW = pl.lit(datetime(2026, 1, 1, tzinfo=UTC))
 
 
 def write(path: Path, text: str) -> Path:
@@ -170,3 +172,80 @@ def test_a_sign_in_the_name_of_a_file_is_no_count() -> None:
     given.note(f"# rows of {given.label} are empty.", 1200)
     given.note("# rows are not there.", 0)
     assert given.notes == ["part#1.csv has no universe.", "1,200 rows of part#1.csv are empty."]
+
+
+SPLIT = """date,ticker,close,adjusted_close
+2020-01-02,A,100.00,50.00
+2020-01-03,A,{},{}
+2020-01-06,A,51.00,51.00
+2020-01-07,A,52.00,52.00
+2020-01-02,B,10.00,9.00
+2020-01-03,B,9.00,9.00
+"""
+
+
+@pytest.mark.parametrize(("close", "adjusted"), [("", ""), ("0", "0"), ("49.00", "")])
+def test_a_split_after_a_day_without_a_close_is_on_the_next_one(
+    tmp_path: Path, close: str, adjusted: str
+) -> None:
+    path = write(tmp_path / "prices.csv", SPLIT.format(close, adjusted))
+    prices = files_source(path, vendor="adjusted").fetch().tables["prices"]
+    of_a = prices.filter(ticker="A", date=date(2020, 1, 6))
+    assert of_a["split_ratio"].item() == pytest.approx(2.0)
+    assert of_a["dividend"].item() == 0.0
+    others = prices.join(of_a, on=["date", "ticker"], how="anti").filter(pl.col("ticker") == "A")
+    assert others["split_ratio"].to_list() == [1.0, 1.0, 1.0]
+    assert prices.filter(ticker="B")["dividend"].to_list() == pytest.approx([0.0, 1.0])
+
+
+def test_a_recorded_split_and_dividend_without_a_close_are_at_the_next_one(tmp_path: Path) -> None:
+    """Two for one, a dividend of 0.3 on the new shares, and three for two, while there is no close."""
+    text = (
+        "date,ticker,close,split_ratio,dividend\n2020-01-02,A,9,1,0\n2020-01-03,A,,2,0\n"
+        "2020-01-06,A,,1,0.3\n2020-01-07,A,3,1.5,0.1\n2020-01-08,A,3,1,0\n2020-01-02,B,1,1,0\n"
+        "2020-01-03,B,1,1,0.2\n2020-01-08,B,,4,0\n"
+    )
+    fetched = files_source(write(tmp_path / "prices.csv", text)).fetch()
+    rows = fetched.tables["prices"].drop_nulls("close").sort("ticker", "date")
+    assert rows["split_ratio"].to_list() == [1, 3, 1, 1, 1]
+    assert rows["dividend"].to_list() == pytest.approx([0, 0.3 / 1.5 + 0.1, 0, 0, 0.2])
+    assert "3 splits or dividends of days without a close are those of the next one." in fetched.notes
+    assert sum("without a close" in note for note in fetched.notes) == 1
+
+
+def test_a_repeated_row_has_the_split_and_the_dividend_of_its_day(tmp_path: Path) -> None:
+    text = SPLIT.format("50.00", "50.00").splitlines(keepends=True)
+    doubled = [text[0], *(line for line in text[1:] for _ in range(2))]
+    prices = [
+        files_source(write(tmp_path / "prices.csv", "".join(lines)), vendor="adjusted")
+        .fetch()
+        .tables["prices"]
+        for lines in (text, doubled)
+    ]
+    kept = [check("prices", one.with_columns(source=pl.lit("files"), ingested_at=NOW)) for one in prices]
+    assert [one.rejected.height for one in kept] == [0, 0]
+    assert kept[0].valid.sort("ticker", "date").equals(kept[1].valid.sort("ticker", "date"))
+    assert kept[0].valid.filter(pl.col("split_ratio") == 2)["date"].to_list() == [date(2020, 1, 3)]
+
+
+def test_a_value_that_cannot_be_read_changes_no_other_row(tmp_path: Path) -> None:
+    """Numbers with signs, zeros that mean not known, and midpoints are read beside it as without it."""
+    row = '2020-01-0{day},{ticker},"{close}",{bar},{bar},{bar},"{volume}"\n'
+    sound = [
+        row.format(day=day, ticker=ticker, close=close, bar="0", volume="1,200")
+        for day, ticker, close in ((2, "A", "1,050.25"), (3, "A", "-1,051.25"), (2, "B", "7"), (3, "B", "8"))
+    ]
+    broken = row.format(day=6, ticker="A", close="one", bar="0", volume="1")
+    broken += row.format(day=6, ticker="B", close="9", bar="two", volume="1")
+    broken += row.format(day=7, ticker="B", close="9", bar="0", volume="three")
+    header, kept = "date,permno,prc,openprc,askhi,bidlo,vol\n", []
+    for lines in (sound, [*sound, broken]):
+        path = write(tmp_path / "prices.csv", header + "".join(lines))
+        source = files_source(path, vendor="crsp", layout="long", columns={"ticker": "permno"})
+        rows = source.fetch().tables["prices"]
+        kept.append(check("prices", rows.with_columns(source=pl.lit("files"), ingested_at=NOW)))
+    unreadable = ["close_unreadable", "open_unreadable", "volume_unreadable"]
+    assert [one.rejected["rule"].sort().to_list() for one in kept] == [[], unreadable]
+    assert kept[0].valid.equals(kept[1].valid)
+    assert kept[1].valid["close"].sort().to_list() == [7.0, 8.0, 1050.25, 1051.25]
+    assert kept[1].valid.filter(close=1051.25).select("volume", "open").row(0) == (0.0, None)
