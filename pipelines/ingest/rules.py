@@ -345,29 +345,28 @@ class Inspector:
         return Checked(kept, rejected, checked.collapsed), Inspection(flags, flagged, gaps)
 
     def coverage(self, now: datetime) -> Inspection:
-        """Check which firms have a price on each date, after all rows are stored."""
-        if self._since is None:
+        """Check which firms have a price on each date, after all rows are stored.
+
+        All stored dates are checked, because an ingest that was stopped or killed has not checked its own.
+        """
+        if self._since is None or not self._lake.exists("prices"):
             return Inspection()
-        start = self._since - _RECENT
-        recent = pl.col("date") >= start - _USUAL
-        rows = self._lake.rows("prices", columns=["date", "ticker", "source"], filters=recent)
+        recent = pl.col("date") >= self._since - _RECENT - _USUAL
+        rows = self._lake.read("prices", columns=["date", "ticker", "source"], ordered=False)
         listings = self._listings(None)
         gaps = empty("gaps") if self._complete else missing_sessions(rows, listings, self._config)
         known = self._lake.rows("gaps", filters=recent)
-        found = Inspection(
-            gaps=gaps, incomplete=tuple(describe_gaps(pl.concat([known, gaps]).unique(_KEY), rows))
-        )
+        told = pl.concat([known, gaps.filter(recent)]).unique(_KEY)
+        found = Inspection(gaps=gaps, incomplete=tuple(describe_gaps(told, rows)))
         if self._config.coverage_collapse == "off":
             return found
         firms = ticker_calendars(rows, listings, self._config.calendar)
         counts = rows.join(firms, on="ticker", how="left").group_by("calendar", "date").agg(firms=pl.len())
-        violations = find_coverage_collapses(counts).filter(pl.col("date") >= start)
+        violations = find_coverage_collapses(counts)
         text = pl.format("{} {} {}", "ticker", "date", "evidence")
         violations = violations.with_columns(row_hash=hash_of(text))
         violations = violations.filter(~pl.col("row_hash").is_in(self._released))
         within = pl.col("rule") == "coverage_collapse"
-        if not self._complete:
-            within &= pl.col("date") >= start
         delivered_dates = rows.filter(pl.col("date") >= self._since).select("date").unique()
         delivered_keys = violations.select(*_KEY).join(delivered_dates, on="date", how="semi")
         flags, flagged = _update_flags(violations, self._open_flags(within), delivered_keys, now)

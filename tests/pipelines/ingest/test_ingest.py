@@ -15,6 +15,7 @@ from places import DATA
 
 from pipelines.cli.main import main
 from pipelines.errors import ConfigError, DataError
+from pipelines.ingest.calendars import sessions_between
 from pipelines.ingest.ingest import IngestStoppedError, TableSummary, describe_ingest, ingest
 from pipelines.lake.lake import Lake
 from pipelines.sources.base import SourceTables, StoredData, TickerStatus
@@ -54,7 +55,7 @@ class Live:
 
     name = "live"
 
-    def __init__(self, lake: Lake, *batches: SourceTables | Exception) -> None:
+    def __init__(self, lake: Lake, *batches: SourceTables | BaseException) -> None:
         self.lake, self.given = lake, batches
         self.given_stored: StoredData | None = None
         self.stored: list[int] = []
@@ -64,7 +65,7 @@ class Live:
         for batch in self.given:
             held = self.lake.read("prices").height if self.lake.exists("prices") else 0
             self.stored.append(held)
-            if isinstance(batch, Exception):
+            if isinstance(batch, BaseException):
                 raise batch
             yield batch
 
@@ -322,6 +323,37 @@ def test_data_from_before_a_refusal_stays_and_is_summarised(tmp_path: Path) -> N
     told = describe_ingest(stopped.value.summary)
     assert "throttled: T0 (429), T1 (429)" in told
     assert "and 2 more; requested again next time" in told
+
+
+@pytest.mark.parametrize("end", [DataError("refused: later"), KeyboardInterrupt()])
+def test_an_ingest_after_one_that_stopped_checks_the_coverage_of_both(
+    tmp_path: Path, end: BaseException
+) -> None:
+    """Twelve firms lack one session of New York, and all but one of them another."""
+    names = [f"T{n:02}" for n in range(12)]
+    missing, thin = date(2024, 1, 31), date(2024, 4, 12)
+    rows = sessions_between("XNYS", date(2024, 1, 2), date(2024, 5, 31)).alias("date").to_frame()
+    rows = rows.join(pl.DataFrame({"ticker": names}), how="cross").with_columns(
+        close=10 + pl.col("date").dt.day() / 100
+    )
+    rows = rows.filter(pl.col("date") != missing, (pl.col("date") != thin) | (pl.col("ticker") == "T00"))
+    firms = pl.DataFrame({"ticker": names, "valid_from": [date(2024, 1, 2)] * 12, "exchange": ["NYSE"] * 12})
+    first = SourceTables({"prices": rows, "securities": firms})
+    again = SourceTables({"prices": rows.filter(pl.col("date") > date(2024, 5, 24))})
+    lakes = Lake(tmp_path / "stopped"), Lake(tmp_path / "whole")
+    with pytest.raises((IngestStoppedError, KeyboardInterrupt)):
+        ingest(Live(lakes[0], first, end), lakes[0])
+    told = [ingest(Live(lake, one), lake) for lake, one in zip(lakes, (again, first), strict=True)]
+    for table in ("gaps", "flags"):
+        stopped, whole = (lake.read(table).drop("flagged_at", strict=False) for lake in lakes)
+        assert stopped.equals(whole), table
+    assert lakes[0].read("gaps")["date"].unique().to_list() == [missing]
+    flags = lakes[0].read("flags", filters=pl.col("rule") == "coverage_collapse")
+    assert flags["date"].to_list() == [thin]
+    assert [len(one.incomplete) for one in told] == [0, 1]
+    version = lakes[0].version("flags")
+    ingest(Live(lakes[0], again), lakes[0])
+    assert lakes[0].version("flags") == version
 
 
 def test_the_command_shows_what_arrived_and_exits_3_when_a_source_stops(
