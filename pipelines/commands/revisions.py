@@ -35,13 +35,14 @@ from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, add_features
 from pipelines.dataset.folds import path_of_tests, plan_folds
 from pipelines.dataset.market import Market, build_market
-from pipelines.dataset.tables import follow_renames, input_versions, newest_tickers, read_tables, renamed
+from pipelines.dataset.tables import input_versions, newest_tickers, read_tables
 from pipelines.device import one_thread, resolve_device
 from pipelines.errors import ConfigError, DataError
 from pipelines.explain.fitted import restore_fits
 from pipelines.format import json_rows
 from pipelines.lake.corrections import Tables, corrections, filed_and_restated, mixed
 from pipelines.lake.lake import Lake
+from pipelines.lake.renames import follow_renames, renamed
 from pipelines.lake.schemas import KNOWN_FROM
 from pipelines.lake.versions import commits, lake_states
 from pipelines.nightly.monitor.checks import differing_dates

@@ -13,8 +13,8 @@ import polars as pl
 from pydantic import BaseModel, ConfigDict
 
 from pipelines.config.schema import Config
-from pipelines.dataset.tables import renamed
 from pipelines.lake.lake import Lake
+from pipelines.lake.renames import renamed
 from pipelines.lake.schemas import Signals, rows_known, schema
 from pipelines.run.locks import Locks
 

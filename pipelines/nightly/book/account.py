@@ -29,9 +29,9 @@ from features.panel.panel import Panel, to_panel
 from pipelines.columns import validated
 from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.tables import newest_ticker
 from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
+from pipelines.lake.renames import newest_ticker
 from pipelines.lake.schemas import Positions, Profits
 from pipelines.nightly.book.holdings import Absent, Actual, Held, Recorded, market_of_nights, place, replay
 from pipelines.nightly.book.trades import given_trades, grid, place_trades

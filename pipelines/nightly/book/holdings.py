@@ -26,9 +26,9 @@ from features.arrays import BoolArray, DateArray, FloatArray, frozen
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.sections import BacktestConfig
-from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError, one_line
 from pipelines.lake.lake import Lake
+from pipelines.lake.renames import newest_ticker
 from pipelines.lake.schemas import rows_known, schema
 from pipelines.nightly.result import finished_before
 from pipelines.results.books import book_costs, book_execution, book_market

@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 
 from pipelines.config.schema import Config
 from pipelines.dataset.backtest_files import unmatched_tickers
-from pipelines.dataset.tables import newest_ticker
 from pipelines.errors import DataError
 from pipelines.format import abbreviate
 from pipelines.ingest.rules import ticker_calendars
 from pipelines.lake.lake import Lake
+from pipelines.lake.renames import newest_ticker
 from pipelines.lake.schemas import KNOWN_FROM
 from pipelines.lake.storage import compare
 from pipelines.nightly.data import NightData

@@ -70,14 +70,14 @@ class FilesSource:
             notes.append(
                 "No securities file was given: names, sectors, industries and listing dates are unknown."
             )
+        if config.renames:
+            tables["renames"] = beside.read_renames(given("renames", config.renames))
         if config.fundamentals:
             files = given("fundamentals", config.fundamentals)
-            tables["fundamentals"] = read_statements(files, prices)
+            tables["fundamentals"] = read_statements(files, prices, tables.get("renames"))
         if config.membership:
             files = given("membership", config.membership, beside.MEMBERSHIP_NAMES)
             tables["membership"] = beside.read_membership(files)
-        if config.renames:
-            tables["renames"] = beside.read_renames(given("renames", config.renames))
         if config.inputs:
             files = given("inputs", config.inputs, {name: names[name] for name in ("date", "ticker")})
             tables["inputs"] = beside.read_inputs(files)

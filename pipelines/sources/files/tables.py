@@ -10,6 +10,7 @@ import polars as pl
 from pipelines.errors import DataError
 from pipelines.files import plain_name
 from pipelines.format import abbreviate
+from pipelines.lake.renames import renamed
 from pipelines.lake.schemas import INPUT_PATTERN
 from pipelines.sources.base import FLOWS, ITEMS, SHARE_COUNT, SPLIT_ITEMS, STATIC_SINCE, vendor_names
 from pipelines.sources.files import reading
@@ -277,8 +278,8 @@ def read_inputs(given: reading.GivenFiles) -> pl.DataFrame:
         if not numeric:
             beside, listed = " and ".join(key), abbreviate(available)
             raise DataError(f"{file} has no numeric column besides {beside}; its columns are {listed}")
-        renamed = dict(zip(key, ("date", "ticker"), strict=True)) | _input_names(numeric, file)
-        frame = frame.select(*key, *numeric).rename(renamed).with_columns(reading.ticker_text())
+        stored = dict(zip(key, ("date", "ticker"), strict=True)) | _input_names(numeric, file)
+        frame = frame.select(*key, *numeric).rename(stored).with_columns(reading.ticker_text())
         parts.append(frame.unpivot(index=["date", "ticker"], variable_name="name", value_name="value"))
     frame = reading.within_dates(given.dates(reading.concat_parts(parts), ["date"]), given)
     ignored = {"returns of later periods, which are left out": later}
@@ -323,7 +324,9 @@ _FILTERS: Final = {"indfmt": "INDL", "datafmt": "STD", "consol": "C"}  # other r
 _MILLIONS: Final = 1e6
 
 
-def read_statements(given: reading.GivenFiles, prices: pl.DataFrame) -> pl.DataFrame:
+def read_statements(
+    given: reading.GivenFiles, prices: pl.DataFrame, renames: pl.DataFrame | None
+) -> pl.DataFrame:
     """Read statements; a row without a publication date gets one from the lag, and is ``assumed``."""
     config = given.config
     frame = reading.read_number(
@@ -351,7 +354,7 @@ def read_statements(given: reading.GivenFiles, prices: pl.DataFrame) -> pl.DataF
             f"assumed: {_STATED_AS_OF[config.share_counts_as_of]} "
             f"(source.share_counts_as_of: {config.share_counts_as_of})."
         )
-    frame = fill_stated_on(frame, config.share_counts_as_of, prices)
+    frame = fill_stated_on(frame, config.share_counts_as_of, prices, renames)
     _add_hazard(frame, config.reporting_lag_days, given)
     return frame.sort(*_KEY, "known_at")
 
@@ -477,12 +480,14 @@ def _add_hazard(frame: pl.DataFrame, lag_days: int, given: reading.GivenFiles) -
         given.hazards.append(f"Statements as last restated: {restated}.")
 
 
-def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFrame) -> pl.DataFrame:
+def fill_stated_on(
+    frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFrame, renames: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Fill in missing ``stated_on``; in a history restated ``today``, splits since the period are undone."""
     of_split = pl.col("item").is_in(SPLIT_ITEMS)
     recorded = pl.col("stated_on") if "stated_on" in frame.columns else pl.lit(None)
     if rule == "today" and "split_ratio" in prices.columns:
-        frame = _undo_later_splits(frame, prices, of_split & recorded.is_null())
+        frame = _undo_later_splits(frame, prices, renames, of_split & recorded.is_null())
     known = "known_at" if rule == "known_at" else "period_end"
     is_text = pl.String in {frame.schema[c] for c in ("stated_on", known) if c in frame.columns}
     kind = pl.String if is_text else pl.Date
@@ -490,19 +495,32 @@ def fill_stated_on(frame: pl.DataFrame, rule: ShareCountsAsOf, prices: pl.DataFr
     return frame.with_columns(pl.when(of_split).then(stated).alias("stated_on"))
 
 
-def _undo_later_splits(frame: pl.DataFrame, prices: pl.DataFrame, affected: pl.Expr) -> pl.DataFrame:
+def _undo_later_splits(
+    frame: pl.DataFrame, prices: pl.DataFrame, renames: pl.DataFrame | None, affected: pl.Expr
+) -> pl.DataFrame:
+    """Undo the splits of a firm, under all of its tickers, since the end of the period."""
     ratio = pl.col("split_ratio").cast(pl.Float64, strict=False)
-    splits = (
-        prices.select("ticker", reading.day(prices).alias("date"), ratio.alias("ratio"))
-        .filter((pl.col("ratio") > 0) & (pl.col("ratio") != 1) & pl.col("date").is_not_null())
-        .sort("ticker", "date")
-        .select("ticker", "date", later=pl.col("ratio").cum_prod(reverse=True).over("ticker"))
-        .sort("date")
+    splits = prices.select("ticker", reading.day(prices).alias("date"), ratio.alias("ratio"))
+    splits = splits.filter((pl.col("ratio") > 0) & (pl.col("ratio") != 1) & pl.col("date").is_not_null())
+    rows = frame.with_row_index("row").with_columns(
+        end=reading.day(frame, "period_end"), known=reading.day(frame, "known_at")
     )
-    rows = frame.with_row_index("row").with_columns(end=reading.day(frame, "period_end")).sort("end")
-    rows = rows.join_asof(
-        splits, left_on="end", right_on="date", by="ticker", strategy="forward", allow_exact_matches=False
-    ).sort("row")
+    if renames is not None:
+        names = renames.with_columns(reading.day(renames, "from_date")).drop_nulls(["ticker", *RENAMES])
+        splits = renamed(splits, names, ["ticker", "date"], "date")
+        rows = renamed(rows, names, ["row"], "known")
+    product = pl.col("ratio").cum_prod(reverse=True).over("ticker")
+    splits = splits.sort("ticker", "date").select("ticker", "date", later=product).sort("date")
+    rows = rows.sort("end").join_asof(
+        splits,
+        left_on="end",
+        right_on="date",
+        by="ticker",
+        strategy="forward",
+        allow_exact_matches=False,
+        check_sortedness=False,  # both are sorted by their dates
+    )
+    rows = rows.sort("row").with_columns(frame["ticker"])
     product = pl.col("later").fill_null(1.0)
     factor = pl.when(pl.col("item") == SHARE_COUNT).then(1.0 / product).otherwise(product)
     rows = reading.scale(rows, "value", pl.when(affected).then(factor).otherwise(1.0))

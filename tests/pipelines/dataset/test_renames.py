@@ -11,15 +11,14 @@ import pytest
 
 from pipelines.config.load import check_config
 from pipelines.dataset.tables import (
-    follow_renames,
     input_versions,
-    newest_ticker,
     newest_tickers,
     open_lake,
     read_market_tables,
     read_tables,
 )
 from pipelines.errors import DataError
+from pipelines.lake.renames import follow_renames, newest_ticker
 from pipelines.progress import Progress
 from pipelines.results.evaluate_signals import lake_market
 from pipelines.run.fetch import ingest_config

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import date, timedelta
 from pathlib import Path
@@ -242,6 +243,27 @@ def test_share_counts_are_split_adjusted_from_their_stated_on_date(
     equity_T = known["shares_outstanding"][:, 0] * close_T
     np.testing.assert_array_equal(equity_T, [np.nan, np.nan, 4000, 4000, 4000, 4000])
     np.testing.assert_array_equal(known["eps"][2:, 0] / close_T[2:], [0.2] * 4)
+
+
+@pytest.mark.parametrize("ticker", ["AAA", "BBB"])  # of the statements: the former or the newest one
+def test_splits_since_are_those_of_the_firm_under_all_of_its_tickers(tmp_path: Path, ticker: str) -> None:
+    """AAA becomes BBB between its splits; another firm takes over AAA, and splits 3 for 1."""
+    prices = re.sub(r"(2020-0[56]-..),AAA", r"\1,BBB", SPLITS) + "2020-06-02,AAA,7,3\n"
+    (tmp_path / "p.csv").write_text(prices)
+    (tmp_path / "r.csv").write_text("ticker,from_date,new_ticker\nAAA,2020-05-01,BBB\n")
+    counts = COUNTS.format(count=800, eps=1, more="", day="").replace("AAA", ticker)
+    (tmp_path / "s.csv").write_text(counts)
+    fetched = files_source(
+        tmp_path / "p.csv",
+        fundamentals=tmp_path / "s.csv",
+        renames=tmp_path / "r.csv",
+        share_counts_as_of="today",
+        statement_months=12,
+    ).fetch()
+    rows = fetched.tables["fundamentals"]
+    assert rows["ticker"].unique().to_list() == [ticker]
+    values = dict(rows.select("item", "value").iter_rows())
+    assert (values["shares_outstanding"], values["eps"]) == (100.0, 8.0)
 
 
 def test_a_count_cannot_include_a_split_after_its_publication(tmp_path: Path) -> None:
