@@ -31,7 +31,7 @@ from pipelines.sources.base import (
     remarks_of,
 )
 from pipelines.sources.files.opening import resolve
-from pipelines.sources.files.reading import GivenFiles
+from pipelines.sources.files.reading import GivenFiles, day
 from pipelines.sources.files.tables import read_renames
 from pipelines.sources.settings import YFinanceSourceConfig
 
@@ -162,6 +162,8 @@ class YFinanceSource:
         last, remarks = stored.last_price.get(ticker), []
         since = start if last is None else max(start, last - _OVERLAP)
         chart = yahoo_answers.read_chart(handle, since, end, now)
+        if last is not None and chart.first_trade is not None and last < chart.first_trade:
+            self._refuse_another_firm(ticker, last, chart.first_trade)
         announced = chart.rows.tail(_RECENT_SESSIONS).filter("unadjusted")
         if announced.height:
             raise yahoo_answers.YahooError(
@@ -178,6 +180,17 @@ class YFinanceSource:
             if (marked := chart.rows.filter(mark)).height:
                 remarks.append(f"{what}: {marked.height:,}, the first on {marked['date'][0]}")
         return chart, (*remarks, *chart.remarks)
+
+    def _refuse_another_firm(self, ticker: str, last: dt.date, first: dt.date) -> None:
+        """Raise YahooError if no former firm gave up the ticker between its last price and Yahoo's first."""
+        if self._renames is not None:
+            since = day(self._renames, "from_date").is_between(last, first, closed="right")
+            if self._renames.filter(since, pl.col("ticker") == ticker).height:
+                return
+        raise yahoo_answers.YahooError(
+            f"its first price at Yahoo is of {first}, after the last one in the lake, {last}, so it is "
+            f"another firm's: name the former firm in source.renames, such as {ticker},{first},{ticker}.1"
+        )
 
     def _reason_to_refetch(self, chart: yahoo_answers.Chart, ticker: str, stored: StoredData) -> str | None:
         """Return why these prices cannot extend the stored ones; None if they can."""

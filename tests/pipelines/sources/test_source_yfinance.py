@@ -22,6 +22,7 @@ from yahoo_server import Day, Firm, YahooServer, adjusted_closes, business_days,
 
 from features.panel.asof import statements_as_of
 from features.panel.panel import forward_factor
+from pipelines.dataset.tables import input_versions, read_tables
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import IngestSummary, ingest
 from pipelines.lake.lake import Lake
@@ -306,6 +307,29 @@ def test_new_tickers_come_from_the_users_file(serve: Serve, tmp_path: Path) -> N
     lake = Lake(tmp_path / "lake")
     take(server, lake, ["META"], renames=str(file))
     assert lake.read("renames").rows() == [("FB", date(2022, 6, 9), "META")]
+
+
+def test_prices_of_another_firm_do_not_continue_those_of_one_with_its_ticker(
+    serve: Serve, tmp_path: Path
+) -> None:
+    lake, file = Lake(tmp_path / "lake"), tmp_path / "renames.csv"
+    take(serve(flat("AAA", [10.0, 11.0])), lake, ["AAA"])
+    ours = prices(lake, "AAA")
+    taken_over = serve(Firm("AAA", {day: Day(50, 50, 50, 50, 9) for day in DAYS[60:63]}))
+    (status,) = take(taken_over, lake, ["AAA"]).statuses
+    assert status.state == "failed"
+    row = f"AAA,{DAYS[60]},AAA.1"
+    assert f"after the last one in the lake, {DAYS[1]}, so it is another firm's" in status.detail
+    assert f"source.renames, such as {row}" in status.detail
+    assert prices(lake, "AAA").equals(ours)
+    file.write_text(f"ticker,from_date,new_ticker\n{row}\n")
+    for state in ("ok", "unchanged"):
+        assert states(take(taken_over, lake, ["AAA"], renames=str(file))) == {"AAA": state}
+    rows = read_tables(lake, input_versions(lake))["prices"]
+    assert rows.sort("date").select("ticker", "close").rows() == [
+        *(("AAA.1", close) for close in (10.0, 11.0)),
+        *[("AAA", 50.0)] * 3,
+    ]
 
 
 def test_invalid_tickers_are_refused(tmp_path: Path) -> None:
