@@ -310,7 +310,13 @@ def follow(signals: pl.DataFrame, renames: pl.DataFrame) -> pl.DataFrame:
 
 
 def sessions_of(lake: Lake) -> list[dt.date]:
-    """Return the sessions of the prices in the lake, ascending; none if there are no prices."""
-    if not lake.exists("prices"):
+    """Return the sessions of the prices that a night can read, ascending; none if there are none.
+
+    During an ingest these are the prices before it, as in `Lake.versions_to_read`.
+    """
+    unfinished = lake.unfinished()
+    version = lake.version("prices") if unfinished is None else unfinished.versions.get("prices")
+    if version is None:
         return []
-    return list(lake.read("prices", columns=["date"], ordered=False)["date"].unique().sort())
+    dates = lake.read("prices", version, columns=["date"], ordered=False)
+    return list(dates["date"].unique().sort())

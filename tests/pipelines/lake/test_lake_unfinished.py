@@ -19,6 +19,7 @@ from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import SOURCE_TABLES, STAMPS, keys, schema
 from pipelines.lake.storage import UpsertCounts, UpsertPlan
 from pipelines.lake.upkeep import recorded_in_lake
+from pipelines.nightly.result import sessions_of
 from pipelines.sources.base import SourceTables, StoredData
 
 FIRST, SECOND, THIRD = range(3)
@@ -288,3 +289,39 @@ def ready(table: str, frame: pl.DataFrame) -> pl.DataFrame:
     now = pl.lit(datetime.now(UTC))
     filled = pl.concat([schema(table).create_empty(), frame], how="diagonal_relaxed")
     return filled.with_columns(source=pl.lit("given"), ingested_at=now).sort(keys(table))
+
+
+def test_the_sessions_of_a_night_are_those_that_it_can_read(
+    tmp_path: Path, commits: list[Callable[[UpsertPlan], None]]
+) -> None:
+    lake, seen = Lake(tmp_path), list[tuple[int, date]]()
+
+    def look(_: UpsertPlan) -> None:
+        sessions = sessions_of(lake)
+        if sessions:
+            versions = input_versions(lake)
+            newest = lake.read("prices", versions["prices"], columns=["date"])["date"].max()
+            assert sessions[-1] == newest
+            seen.append((versions["prices"], sessions[-1]))
+
+    day = date(2024, 1, 2)
+    for days in (1, 2):
+        commits.append(look)
+        frame = pl.DataFrame({"date": [day + timedelta(days=n) for n in range(days)]})
+        ingest(Prices(frame.with_columns(ticker=pl.lit("AAA"), close=10.0)), lake)
+        commits.clear()
+    assert len(seen) > 1
+    assert {*seen} == {(1, day)}
+    assert sessions_of(lake) == [day, day + timedelta(days=1)]
+
+
+class Prices:
+    """A source with these prices."""
+
+    name = "given"
+
+    def __init__(self, prices: pl.DataFrame) -> None:
+        self.prices = prices
+
+    def fetch(self) -> SourceTables:
+        return SourceTables({"prices": self.prices})
