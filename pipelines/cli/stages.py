@@ -144,8 +144,9 @@ def tune(
     as_of: str | None = None,
     wait: bool = False,
 ) -> None:
-    """Search a model's settings on the validation sessions. No test session is forecast.
+    """Search a model's settings on the validation sessions.
 
+    With several folds, those of later folds are test sessions of earlier ones, and the answer says how many.
     Every trial is logged in the tracking store and counted in the trial ledger. After an interruption, the
     same command continues the search. To use the result, copy the printed settings into the config and run
     `peerglass train`, which forecasts the test once.

@@ -1,8 +1,8 @@
 """``peerglass tune``: search a model's settings on validation sessions, and track and count every trial.
 
-A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions; no
-test session is ever forecast here. An interrupted search continues. Each trial is also a run of the tracking
-store and a row of the trials ledger.
+A trial fits the model on each fold's training sessions and scores it on the fold's validation sessions. With
+several folds, those of later folds are test sessions of earlier ones, which the answer says. An interrupted
+search continues. Each trial is also a run of the tracking store and a row of the trials ledger.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
+import numpy as np
 import torch
 import yaml
 
@@ -85,7 +86,7 @@ def tune(
                 _track(study, configs, name)
                 said = ", ".join("diverged" if score is None else f"{score:+.4f}" for score in scores)
                 progress.step(f"{model}: validation {said}")
-        return describe(configs, model, study.finished, len(markets[0].folds))
+        return describe(configs, model, study.finished, [market.folds for market in markets])
 
 
 def _searched(configs: Sequence[Config], model: str) -> tuple[str, Space]:
@@ -200,8 +201,10 @@ def with_settings(config: Config, model: str, values: dict[str, Value]) -> Confi
     return checked
 
 
-def describe(configs: Sequence[Config], model: str, done: Sequence[SearchTrial], folds: int) -> str:
-    """Describe the best settings, their scores, and the trials.
+def describe(
+    configs: Sequence[Config], model: str, done: Sequence[SearchTrial], folds: Sequence[Sequence[Fold]]
+) -> str:
+    """Describe the best settings, their scores, and the trials; ``folds`` are those of each config.
 
     Of one config, the settings are complete with those not searched. Of several, they are those with the
     largest smallest share of the best score of each, and only the searched ones, because the others differ.
@@ -229,8 +232,8 @@ def describe(configs: Sequence[Config], model: str, done: Sequence[SearchTrial],
         lines = [f"{model}: {len(done)} trials, {diverged}"]
         settings = with_settings(first, model, best).model_dump(mode="json")["models"]
         warning = (
-            f"The best of {len(ranked)} scores on the same {folds} validation segment(s) is biased upwards: "
-            "expect less on the test. Every trial is in the ledger and counts against the result."
+            f"The best of {len(ranked)} scores on the same {len(folds[0])} validation segment(s) is biased "
+            "upwards: expect less on the test. Every trial is in the ledger and counts against the result."
         )
     for place, (value, trial) in enumerate(ranked[:_SHOWN], start=1):
         pairs = zip(configs, trial.scores, strict=True)
@@ -238,8 +241,20 @@ def describe(configs: Sequence[Config], model: str, done: Sequence[SearchTrial],
         worth = f"share {value:.3f} ({own})" if several else f"validation {stop_on} {value:+.4f}"
         shown = ((name, f"{x:.3g}" if isinstance(x, float) else x) for name, x in trial.values.items())
         lines.append(f"  {place}. {worth}   {'  '.join(f'{name} {x}' for name, x in shown)}")
-    return "\n".join(
-        [*lines, "", yaml.safe_dump({"models": settings}, sort_keys=False).rstrip(), "", warning]
+    seen = [sentence for pair in zip(configs, folds, strict=True) if (sentence := _seen_tests(*pair))]
+    printed = yaml.safe_dump({"models": settings}, sort_keys=False).rstrip()
+    return "\n".join([*lines, "", printed, "", warning, *seen])
+
+
+def _seen_tests(config: Config, folds: Sequence[Fold]) -> str | None:
+    """Say how many validation sessions are test sessions of other folds; None if none is."""
+    valid, test = ({*np.concatenate([getattr(fold, name) for fold in folds])} for name in ("valid", "test"))
+    if not valid & test:
+        return None
+    return (
+        f"{config.name}: {len(valid & test):,} of {len(valid):,} validation sessions are test sessions of "
+        "other folds, whose results are no longer out of sample with these settings. Search on data that end "
+        "before all tests, such as with an earlier source.end and a hypothesis of its own."
     )
 
 

@@ -223,6 +223,27 @@ def test_no_test_session_is_forecast(peerglass: Call, monkeypatch: pytest.Monkey
     assert not Lake("lake").exists("forecasts")
 
 
+@pytest.mark.parametrize("folds", [1, 2])
+def test_the_answer_says_that_later_folds_validate_on_the_tests_of_earlier_ones(
+    peerglass: Call, monkeypatch: pytest.MonkeyPatch, folds: int
+) -> None:
+    seen: list[set[int]] = []
+
+    def score(_: object, tasks: Any) -> float:  # noqa: ANN401 (passed on)
+        valid, test = ({i for one in tasks for i in getattr(one.fold, name)} for name in ("valid", "test"))
+        seen[:] = [valid, valid & test]
+        return 0.01
+
+    monkeypatch.setattr(tune, "_mean_score", score)
+    search = ("tune", "tiny.yaml", "--model", "lightgbm", "--trials", "1")
+    code, out, err = peerglass(*search, "--set", f"folds.max_folds={folds}")
+    assert code == 0, err
+    valid, both = map(len, seen)
+    assert (both > 0) == (folds > 1)
+    sentence = f"tiny: {both:,} of {valid:,} validation sessions are test sessions of other folds"
+    assert (sentence in out) == (folds > 1)
+
+
 def test_a_loss_of_a_portfolio_reads_the_raw_returns_as_in_training(
     peerglass: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
