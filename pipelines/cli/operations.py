@@ -234,10 +234,11 @@ def promote(
 ) -> None:
     """Make a model version the champion, whose signals are traded from the next night on.
 
-    The guard refuses, with exit code 4, a version that failed its audit or has none, that is incomplete, that
-    has too few shadow sessions with a known label, or that is worse than the champion by more than the margin
-    (`nightly.promotion`). Shadow sessions are those that both versions forecast at night, before the label
-    was known. The lake's table `promotions` records who promoted what, when, why and on which numbers.
+    The guard refuses, with exit code 4, a version that failed its audit, that has none or one that examined
+    nothing, that is incomplete, that has too few shadow sessions with a known label, or that is worse than
+    the champion by more than the margin (`nightly.promotion`). Shadow sessions are those that both versions
+    forecast at night, before the label was known. The lake's table `promotions` records who promoted what,
+    when, why and on which numbers.
 
     Examples
     --------

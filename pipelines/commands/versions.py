@@ -159,9 +159,7 @@ def _said(judgement: Promotion) -> str:
     found = judgement.evidence
     if found.get("difference") is None:
         return "The guard passed; there was no champion to compare it with."
-    interval = "too few for an interval"
-    if found["lower"] is not None:
-        interval = f"{100 - 200 * found['level']:g}% interval {found['lower']:+.4f} to {found['upper']:+.4f}"
+    interval = f"{100 - 200 * found['level']:g}% interval {found['lower']:+.4f} to {found['upper']:+.4f}"
     return (
         f"The guard passed: over {found['sessions']} shadow sessions its mean rank IC is "
         f"{found['rank_ic']:.4f}, and that of the champion {found['rank_ic_champion']:.4f} "

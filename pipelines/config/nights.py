@@ -115,9 +115,10 @@ class PromotionConfig(Section):
     automatic: bool = False
     """Whether a night promotes its challenger if the guard passes. Without ``proof``, the first
     ``min_sessions`` shadow sessions decide, so that looking every night is one look."""
-    min_sessions: int = Field(default=20, ge=1)
+    min_sessions: int = Field(default=20, ge=3)  # `backtest.inference.means.MIN_VALUES`
     """Minimum number of shadow sessions with a known label: sessions that both versions forecast at night,
-    before the label was known. The next training replaces the challenger and ends them."""
+    before the label was known. The next training replaces the challenger and ends them. Fewer than 3 have no
+    test."""
     margin: float = Field(default=0.0, ge=0)
     """Mean rank IC by which the challenger may be worse than the champion on the shadow sessions."""
     level: float = Field(default=0.05, gt=0, lt=0.5)

@@ -57,6 +57,8 @@ def judge_promotion(
         reasons.append(f"{version} is incomplete: {missing}; run 'peerglass train {version.run_id}'.")
     if evidence["audit"] is None:
         reasons.append(f"{version} was never audited; run: peerglass audit {version.run_id}.")
+    elif evidence["audit"] == "skipped":
+        reasons.append(f"The audit of {version} examined nothing: it skipped every check (audit.skip).")
     elif evidence["audit"] == "fail":
         reasons.append(f"{version} failed its audit: {', '.join(failed_checks(run))}.")
     if current is not None and current != version:

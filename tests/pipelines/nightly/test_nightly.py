@@ -236,15 +236,15 @@ def test_a_failed_check_fails_the_night_and_the_next_one_makes_its_decision(
     assert book["trade"].to_list() == book["weight"].to_list() == [pytest.approx(1 / 3)] * 3
 
 
-@pytest.mark.slow(7)
+@pytest.mark.slow(10)
 def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[str, Any]) -> None:
     nightly = {
         **settings["nightly"],
-        "retrain": {"when": "sessions", "every": 3},
-        "promotion": {"automatic": True, "min_sessions": 1, "margin": 1.0},
+        "retrain": {"when": "sessions", "every": 5},
+        "promotion": {"automatic": True, "min_sessions": 3, "margin": 1.0},
     }
     write_config({**settings, "audit": {"sessions": 1, "skip": SKIPPED}, "nightly": nightly})
-    days = sessions()[-7:]
+    days = sessions()[-11:]
     assert night(peerglass, days[0]).code == 0
     assert night(peerglass, days[-1]).code == 0
     aliases = rows("promotions").sort("number")
@@ -257,17 +257,17 @@ def test_a_promotion_counts_from_the_next_night(peerglass: Call, settings: dict[
     assert champions[after] == promoted["version"][0]
 
 
-@pytest.mark.slow(7)
+@pytest.mark.slow(10)
 def test_a_night_that_is_resumed_does_not_promote_what_was_demoted_since(
     peerglass: Call, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nightly = {
         **settings["nightly"],
-        "retrain": {"when": "sessions", "every": 3},
-        "promotion": {"automatic": True, "min_sessions": 1, "margin": 1.0},
+        "retrain": {"when": "sessions", "every": 5},
+        "promotion": {"automatic": True, "min_sessions": 3, "margin": 1.0},
     }
     write_config({**settings, "audit": {"sessions": 1, "skip": SKIPPED}, "nightly": nightly})
-    days, original = sessions()[-7:], vars(decisions)["set_alias"]
+    days, original = sessions()[-11:], vars(decisions)["set_alias"]
 
     def killed(*arguments: Any, **options: Any) -> bool:  # noqa: ANN401 (passed on)
         original(*arguments, **options)

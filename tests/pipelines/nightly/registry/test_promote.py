@@ -14,6 +14,7 @@ from command import Call, command
 from live_versions import Versions
 from mlflow import MlflowClient
 
+from backtest.inference.means import MIN_VALUES
 from pipelines.commands import versions as commands
 from pipelines.nightly.result import ModelVersion, Promotion
 from pipelines.nightly.versions import Reason, alias_history, aliases, champion, set_alias
@@ -109,7 +110,7 @@ def test_sessions_that_were_scored_by_hand_are_no_shadow_sessions(
             day = versions.days[versions.at + after].isoformat()
             scored = peerglass("signals", str(versions.file), "--version", str(version), "--date", day)
             assert scored.code == 0, scored.err
-    few = ("--set", "nightly.promotion.min_sessions=1", "--set", "nightly.promotion.margin=1.0")
+    few = ("--set", "nightly.promotion.min_sessions=3", "--set", "nightly.promotion.margin=1.0")
     answer = peerglass("promote", str(versions.new), "--config", str(versions.file), *few)
     assert answer.code == 4
     assert "has 0 shadow sessions with a known label" in answer.err
@@ -218,13 +219,19 @@ def test_a_demotion_takes_the_alias_from_no_other_version(
     assert champion(rivals.lake, "tiny") == other
 
 
-def test_a_promotion_on_too_few_sessions_for_an_interval_is_told(versions: Versions, peerglass: Call) -> None:
-    versions.write_nights(versions.old, 0.5, range(5, 7), seed=1)
-    versions.write_nights(versions.new, 0.5, range(5, 7), seed=2)
+def test_the_fewest_sessions_of_a_promotion_have_a_test_and_an_interval(
+    versions: Versions, peerglass: Call
+) -> None:
+    versions.write_nights(versions.old, 0.5, range(5, 8), seed=1)
+    versions.write_nights(versions.new, 0.5, range(5, 8), seed=2)
     set_alias(versions.lake, "tiny", "champion", versions.old, BY_HAND)
-    few = ("--set", "nightly.promotion.min_sessions=1", "--set", "nightly.promotion.margin=1.0")
+    few = ("--set", "nightly.promotion.min_sessions=2", "--set", "nightly.promotion.margin=1.0")
+    refused = peerglass("promote", str(versions.new), "--config", str(versions.file), *few)
+    assert refused.code == 2
+    assert "nightly.promotion.min_sessions" in refused.err
+    few = ("--set", f"nightly.promotion.min_sessions={MIN_VALUES}", "--set", "nightly.promotion.margin=1.0")
     answer = peerglass("promote", str(versions.new), "--config", str(versions.file), *few)
     assert answer.code == 0, answer.err
-    assert "over 2 shadow sessions" in answer.out
-    assert "too few for an interval" in answer.out
+    assert "over 3 shadow sessions" in answer.out
+    assert "90% interval" in answer.out
     assert mlflow_aliases(versions) == {"champion": versions.new.run_id}

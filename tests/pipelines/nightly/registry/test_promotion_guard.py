@@ -221,6 +221,9 @@ def test_a_version_without_an_audit_or_with_a_failed_one_is_refused(
         assert found.reasons == (f"{versions.new} was never audited; run: {again}.",)
         write_audit(run, "fail")
         assert judged(versions, market).reasons == (f"{versions.new} failed its audit: future.",)
+        write_audit(run, "skipped")
+        (reason,) = judged(versions, market).reasons
+        assert reason.startswith(f"The audit of {versions.new} examined nothing")
         table.unlink()
 
 
