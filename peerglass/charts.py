@@ -8,7 +8,6 @@ data are escaped, because plotly reads texts as HTML.
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ import plotly.io as pio
 import polars as pl
 from plotly.io._base_renderers import NotebookRenderer
 
-from backtest.inference.means import mean_test
+from backtest.inference.means import mean_test, overlap_of
 from peerglass.network import STORED, PeerNetwork
 from peerglass.runs import Run
 from pipelines.config.schema import Config
@@ -62,7 +61,7 @@ def skill(results: Results, delay: int = 0) -> go.Figure:
     steps, horizon = forecast_steps(series, _table(results, "equity")), results.config.label.horizon
     tests = {
         model: mean_test(
-            series.filter(pl.col("model") == model)["ic"].to_numpy(), overlap=math.ceil(horizon / step)
+            series.filter(pl.col("model") == model)["ic"].to_numpy(), overlap=overlap_of(horizon, step)
         )
         for model, step in steps.items()
     }

@@ -137,6 +137,17 @@ def newey_west_t(x_T: FloatArray, lags: int | None = None) -> float:
     return float(x_T[~np.isnan(x_T)].mean()) / error if error > 0 else math.nan
 
 
+def overlap_of(horizon: int, step: float) -> int:
+    """Number of consecutive labels of ``horizon`` sessions that overlap, one every ``step`` sessions.
+
+    Examples
+    --------
+    >>> overlap_of(5, 1.0), overlap_of(5, 5.0), overlap_of(5, 4.0)
+    (5, 1, 2)
+    """
+    return math.ceil(horizon / step)
+
+
 def mean_test_lags(n: int, overlap: int = 1) -> int:
     """Newey-West lags of `mean_test`: the larger of ``1.3 sqrt(n)``, rounded up, and ``3 (overlap - 1)``.
 

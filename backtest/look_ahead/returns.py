@@ -16,7 +16,6 @@ Shape suffixes: T sessions, N firms, D sampled dates of the signal, K lags.
 from __future__ import annotations
 
 import calendar
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
@@ -24,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from backtest.inference.means import LEVEL, MeanTest, mean_test
+from backtest.inference.means import LEVEL, MeanTest, mean_test, overlap_of
 from backtest.look_ahead.finding import Finding, Verdict
 from features.arrays import BoolArray, DateArray, Float32Array, FloatArray, IntArray, require_shape
 from features.information_coefficient import mean_known
@@ -262,7 +261,7 @@ def judged(ic_D: FloatArray, sessions: int, words: str, rows_D: IntArray) -> tup
     The returns of dates ``rows_D`` overlap if they are nearer to each other than ``sessions``.
     """
     spacing = float(np.median(np.diff(rows_D))) if len(rows_D) > 1 else 1.0
-    bound = lower_bound(ic_D, math.ceil(sessions / spacing))
+    bound = lower_bound(ic_D, overlap_of(sessions, spacing))
     return bound / ceiling(sessions) - 1.0, mean_known(ic_D), words
 
 

@@ -7,7 +7,6 @@ section; this module prepares what a section computes.
 """
 
 import calendar
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from backtest.analysis.history import crisis_returns, monthly_returns, rolling_window, round_trips
-from backtest.inference.means import LEVEL
+from backtest.inference.means import LEVEL, overlap_of
 from backtest.look_ahead.finding import VERDICTS, summary_line
 from models.spec import BENCHMARKS
 from pipelines.columns import COLUMNS
@@ -136,7 +135,7 @@ def _shared(report: RunReport, chosen: str, verdict: ReportVerdict) -> dict[str,
         "paid": lambda book: _paid(report, book),
         "rolling_window": rolling_window(longest) if longest >= 20 else 0,
         "steps": steps,
-        "overlaps": {m: math.ceil(report.header.label_horizon / step) for m, step in steps.items()},
+        "overlaps": {m: overlap_of(report.header.label_horizon, step) for m, step in steps.items()},
         "months_of": _months(report, chosen),
         "returned": _returns(report, chosen, benchmarks),
         "crises": _crises(report, chosen, benchmarks),

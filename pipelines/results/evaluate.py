@@ -1,6 +1,5 @@
 """Compute the tables of a backtest from forecasts: metrics, books, costs, and the ceiling if known."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
@@ -12,6 +11,7 @@ from backtest.accounts.performance import book_metrics, excess_return
 from backtest.books.ranked import centred_rank, row_sums
 from backtest.forecasts.daily import SortedPanel
 from backtest.forecasts.metrics import forecast_metrics
+from backtest.inference.means import overlap_of
 from backtest.splits.folds import Fold
 from features.arrays import BoolArray, FloatArray, IntArray
 from features.panel.panel import Panel, to_panel
@@ -210,7 +210,7 @@ def evaluate(
 
 def label_overlap(rows_T: IntArray, horizon: int) -> int:
     """Number of consecutive forecasts whose labels overlap: the horizon over the median step, rounded up."""
-    return math.ceil(horizon / _median_step(rows_T))
+    return overlap_of(horizon, _median_step(rows_T))
 
 
 def forecast_steps(ic_series: pl.DataFrame, equity: pl.DataFrame) -> dict[str, float]:

@@ -1,13 +1,12 @@
 """Charts of models: their forecasts' skill, returns by quantile, folds, learning curves and other designs."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from backtest.inference.means import MeanTest, critical_value, mean_test_lags
+from backtest.inference.means import MeanTest, critical_value, mean_test_lags, overlap_of
 from pipelines.columns import COLUMNS
 from pipelines.pages import figure as fig
 from pipelines.pages.tables import write
@@ -170,7 +169,7 @@ def ic_decay(
 def _half_widths(decay: pl.DataFrame, step: float) -> pl.Series:
     """Half-width of the interval of `backtest.inference.means.mean_test` of the rank IC in each row."""
     critical = [
-        critical_value(dates, mean_test_lags(dates, math.ceil(horizon / step))) if dates else None
+        critical_value(dates, mean_test_lags(dates, overlap_of(horizon, step))) if dates else None
         for dates, horizon in decay.select("dates", "horizon").iter_rows()
     ]
     return pl.Series(critical, dtype=pl.Float64) * (decay["rank_ic"] / decay["rank_ic_t"]).abs()
