@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from backtest.inference.means import newey_west_lags, newey_west_t
+from backtest.inference.means import newey_west_lags, newey_west_t, overlap_of
 from backtest.look_ahead.finding import Finding, Result, answer, conclude, not_examined, skipped
+from backtest.look_ahead.returns import lower_bound
 from backtest.splits.folds import Fold
 from features.arithmetic.transforms import rank_normal
 from features.arrays import Float32Array, FloatArray, IntArray
@@ -64,7 +65,6 @@ IC_LIMITS: Final = {
 }
 OTHER_FAMILIES: Final = IcLimit(0.12, 0.15, _MONTHLY)  # limit of families without an entry
 SHORT_HORIZON: Final = 5
-FEATURE_DEVIATIONS: Final = 4.0  # standard errors above a family's limit: 1 in 30,000 by chance
 FEWEST: Final = 20
 DATES: Final = 1500
 QUICK_DATES: Final = 250  # at least measured, evenly spaced; all if there are fewer than twice as many
@@ -94,7 +94,7 @@ def too_good(subject: Subject) -> Result:
     sessions = sessions[:: max(len(sessions) // (QUICK_DATES if subject.budget.quick else DATES), 1)]
     label_DN = rank_normal(label_TN[sessions], subject.dataset.universe_TN[sessions])
     spacing = float(np.median(np.diff(sessions))) if len(sessions) > 1 else 1.0
-    overlap = math.ceil(horizon / spacing) - 1
+    overlap = overlap_of(horizon, spacing)
     rows = []
     for name, family, feature_DN in _features(subject, sessions):
         ic_D = ic_by_date(feature_DN, label_DN)
@@ -102,10 +102,10 @@ def too_good(subject: Subject) -> Result:
         ic_D[is_constant(feature_DN)] = np.nan
         limit = IC_LIMITS.get(family, OTHER_FAMILIES)
         highest = limit.short if horizon <= SHORT_HORIZON else limit.long
-        measured = _measured(ic_D, highest, overlap)
-        rows.append({"feature": name, "family": family, **measured, "limit": highest, "reason": limit.reason})
+        facts = measured(ic_D, highest, overlap)
+        rows.append({"feature": name, "family": family, **facts, "limit": highest, "reason": limit.reason})
     evidence = pl.DataFrame(rows, infer_schema_length=None).sort("excess", descending=True, nulls_last=True)
-    failed = evidence.filter(pl.col("excess") > FEATURE_DEVIATIONS)
+    failed = evidence.filter(pl.col("excess") > 0)
     known = evidence.drop_nulls("ic")
     if known.is_empty():
         return skipped(f"Fewer than {FEWEST} training dates have a label.")
@@ -148,19 +148,20 @@ def _features(
         yield f"{INPUT_PREFIX}{name} (its change)", "input change", rank_normal(change_DN, inside_DN)
 
 
-def _measured(ic_D: FloatArray, limit: float, overlap: int) -> dict[str, float | None]:
-    """Number of dates, mean IC, its t statistic, and standard errors by which it exceeds the limit."""
+def measured(ic_D: FloatArray, limit: float, overlap: int) -> dict[str, float | None]:
+    """Number of dates, mean IC, its t statistic, and its `lower_bound` less the limit.
+
+    A Newey-West error of few dates is too small where labels overlap: of features whose true IC is the limit,
+    20% on 20 dates and 5% on 60 would exceed it by four such errors, with labels of 21 sessions.
+    """
     known = ic_D[np.isfinite(ic_D)]
     if len(known) < FEWEST:
         return {"dates": len(known), "ic": None, "t": None, "excess": None}
     ic = float(known.mean())
-    t = newey_west_t(ic_D, max(overlap, newey_west_lags(len(known))))
-    if math.isnan(t):  # the IC is the same on every date, which is implausible unless it is 0
-        t, excess = math.inf if ic else 0.0, math.inf if abs(ic) > limit else 0.0
-    else:
-        error = abs(ic / t) if t else math.inf
-        excess = (abs(ic) - limit) / error if error > 0 else 0.0
-    return {"dates": len(known), "ic": ic, "t": t, "excess": excess}
+    t = newey_west_t(ic_D, max(overlap - 1, newey_west_lags(len(known))))
+    if math.isnan(t):  # the IC is the same on every date
+        t = math.inf if ic else 0.0
+    return {"dates": len(known), "ic": ic, "t": t, "excess": lower_bound(ic_D, overlap) - limit}
 
 
 def shuffled_labels(subject: Subject) -> Result:
@@ -357,6 +358,7 @@ def _far_above(subject: Subject, run: RecordedRun) -> Iterator[str]:
         ic_D, valid_ic = ic_D[np.isfinite(ic_D)], valid.get(model)
         if len(ic_D) < 2 or valid_ic is None or math.isnan(valid_ic):
             continue
-        deviation = max(float(ic_D.std(ddof=1)), _LEAST_DEVIATION) * math.sqrt(config.label.horizon)
+        overlap = overlap_of(config.label.horizon, subject.spacing)
+        deviation = max(float(ic_D.std(ddof=1)), _LEAST_DEVIATION) * math.sqrt(overlap)
         error = deviation * math.sqrt(1 / len(ic_D) + 1 / max(dates, 1))
         yield from _above(model, float(ic_D.mean()), valid_ic, error)

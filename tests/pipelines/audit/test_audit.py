@@ -288,6 +288,17 @@ def test_checks_are_skipped_only_by_name(base: dict[str, Any]) -> None:
     config, tables = market({**base, "audit": {"skip": list(everything)}})
     audit = run_checks(make_subject(config, tables), Progress())
     assert counts(audit.table) == {"skipped": len(CHECKS)}
+def test_few_dates_with_overlapping_labels_prove_no_feature_too_good() -> None:
+    """Features whose true IC is the limit: by Newey-West errors, 5% of them exceeded it by four."""
+    rng = np.random.default_rng(3)
+    total = np.cumsum(rng.normal(size=(200, 81)), axis=1)
+    daily = 0.15 + 0.1 * (total[:, 21:] - total[:, :-21]) / np.sqrt(21)
+    measured = [skill.measured(ic_D, 0.15, overlap=21)["excess"] or 0.0 for ic_D in daily]
+    assert max(measured) <= 0
+    known = skill.measured(np.full(60, 0.9), 0.15, overlap=21)
+    assert (known["excess"] or 0.0) > 0
+
+
     config, tables = market({**base, "audit": {"skip": ["futur"]}})
     with pytest.raises(ConfigError, match=r"unknown check 'futur'"):
         run_checks(make_subject(config, tables), Progress())
