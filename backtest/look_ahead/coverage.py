@@ -24,6 +24,9 @@ _GAP_SHARE: Final = 0.25  # of the firms without a price: a gap in the data, not
 _ERRORS: Final = 4.0
 _SILENT: Final = 60  # sessions without a price until the end, from which a firm counts as gone
 _FEWEST: Final = 10  # chosen rows that are judged
+_FEWEST_DATES: Final = 5
+"""Dates, or months of beginnings, that rows are judged on: on one of them a sector that is missing moves as
+one, which no number of its firms makes certain."""
 _SPANS: Final = (1, 2, 5, 10, 21)  # sessions of a later return
 _STARTS: Final = (0, 1)  # sessions from a row to its start: a label starts after its delay
 _UNUSUAL: Final = 4.0  # mean absolute deviations: a filter of wrong prices leaves out moves of that size
@@ -168,9 +171,9 @@ def gaps_in_prices(index_TN: FloatArray, traded_TN: BoolArray, return_TN: FloatA
             for x_N in (move_N, np.abs(move_N))
         ]
         found.append((first, places[0], places[1]))
-    if len(found) < _FEWEST:
+    t_M, *places_M = (np.array([one[k] for one in found]) for k in range(3))
+    if not _enough(t_M):
         return Finding(name, "skipped", f"Only {len(found)} gaps of single firms' prices can be judged.")
-    t_M, *places_M = (np.array(column) for column in zip(*found, strict=True))
     (sign, error), (size, size_error) = (clustered(one_M, t_M, 1, 12.0**-0.5) for one_M in places_M)
     moved = f"across {len(found):,} gaps of single firms' prices"
     if abs(sign - 0.5) >= _ONE_SIDED and abs(sign - 0.5) > _ERRORS * error:
@@ -224,7 +227,8 @@ def _begins_with_success(data: Delivery, start_N: IntArray, what: str) -> Iterat
     A vendor who adds firms for what they earned delivers them from before that success on, and one who leaves
     out histories that began badly has new firms that begin well. The move of a firm over the 63, 126 or 252
     sessions from the beginning has a place among those of the other firms, in units of each firm's usual
-    move: 1/2 on average, with a deviation of ``12 ** -0.5``. Nothing is yielded for fewer than 10 beginnings.
+    move: 1/2 on average, with a deviation of ``12 ** -0.5``. Nothing is yielded for fewer than 10 beginnings,
+    or fewer than 5 months with one.
     """
     traded_TN = data.panel.traded_TN[:, data.columns]
     size_TN = np.abs(data.return_TN)
@@ -245,7 +249,7 @@ def _begins_with_success(data: Delivery, start_N: IntArray, what: str) -> Iterat
                 move_N = (move_N - np.median(move_N[known_N])) / usual_N
                 known_N[n] = False
                 places.append((start // _MONTH, float((move_N[known_N] < move_N[n]).mean())))
-        if len(places) >= _FEWEST:
+        if len(places) >= _FEWEST and len({month for month, _ in places}) >= _FEWEST_DATES:
             month_M, place_M = (np.array(column) for column in zip(*places, strict=True))
             mean, error = clustered(place_M, month_M, 1, 12.0**-0.5)
             found.append(((mean - 0.5) / error, mean, len(places), sessions))
@@ -323,7 +327,8 @@ def choice_of_rows(
         *_choices(dates_T[:, None], between_T[:, None], market_T1, horizon, f"dates of the {what}"),
     ]
     if not found:
-        return Finding(name, "skipped", f"Fewer than {_FEWEST} rows and dates are missing, or are there.")
+        few = f"Fewer than {_FEWEST} rows, or rows of {_FEWEST_DATES} dates, are missing, or are there."
+        return Finding(name, "skipped", few)
     _, worst = min(found, key=lambda one: (VERDICTS.index(one[1].verdict), -one[0]))
     words = "Neither the sign nor the size of later returns says which rows there are."
     return replace(worst, sentence=words) if worst.verdict == "pass" else worst
@@ -360,7 +365,7 @@ def _by_return(
     value_TN = _ahead(np.where(later.known_DN > 0, later.value_DN, np.nan).astype(np.float64), span.start)
     known_TN = inside_TN & np.isfinite(value_TN)
     t_M, n_M = np.nonzero(chosen_TN & known_TN)
-    if len(t_M) < _FEWEST or len(t_M) == known_TN.sum():
+    if not _enough(t_M) or len(t_M) == known_TN.sum():
         return
     value_TN = np.where(known_TN, value_TN, 0.0)
     if value_TN.shape[1] > 1:
@@ -424,7 +429,7 @@ def _chance_of_larger(
     """Chance that a chosen row has a larger size than another one, and its error; NaN with too few rows."""
     known_TN = np.isfinite(size_TN) & inside_TN
     t_M, n_M = np.nonzero(chosen_TN & known_TN)
-    if len(t_M) < _FEWEST or len(t_M) == known_TN.sum():
+    if not _enough(t_M) or len(t_M) == known_TN.sum():
         return float("nan"), float("nan")
     if size_TN.shape[1] > 1:  # in units of the date's mean, because all firms move more on some dates
         total_T = np.where(known_TN, size_TN, 0.0).sum(axis=1)
@@ -442,6 +447,10 @@ def _chance_of_larger(
     rank_M[order_M] = (below_M + upto_M) / (2.0 * len(other_R))
     chance = (rank_M.sum() + 1.0) / (len(rank_M) + 2.0)
     return clustered(rank_M, t_M, overlap, (chance * (1.0 - chance) / 3.0) ** 0.5)
+
+
+def _enough(t_M: IntArray) -> bool:
+    return len(t_M) >= _FEWEST and len(np.unique(t_M)) >= _FEWEST_DATES
 
 
 def clustered(value_M: FloatArray, t_M: IntArray, overlap: int, least: float) -> tuple[float, float]:

@@ -106,6 +106,18 @@ def test_rows_chosen_by_what_was_known_pass(left_out: str, return_TN: Array) -> 
     assert verdict(HONEST[left_out](return_TN), return_TN) == expected
 
 
+@pytest.mark.parametrize(("dates", "expected"), [(1, "skipped"), (4, "skipped"), (8, "fail")])
+def test_a_sector_that_is_missing_on_few_dates_is_not_judged(
+    dates: int, expected: str, return_TN: Array
+) -> None:
+    """Its firms move as one after an outage of their exchange, so that a date counts once."""
+    moved_TN, present_TN = return_TN.copy(), np.ones((T, N), np.bool_)
+    for t in range(60, 60 + 25 * dates, 25):
+        moved_TN[t + 1, :20] += 0.05
+        present_TN[t, :20] = False
+    assert verdict(present_TN, moved_TN) == expected
+
+
 def test_complete_rows_are_skipped(return_TN: Array) -> None:
     assert verdict(np.ones((T, N), np.bool_), return_TN) == "skipped"
 
