@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import polars as pl
-from scipy.special import pdtr
+from scipy.special import pdtr, stdtr
 
 from backtest.look_ahead.coverage import clustered
 from backtest.look_ahead.delivery import Delivery
@@ -24,11 +24,11 @@ HORIZONS: Final = (21, 63, 126, 252)  # sessions of the returns that a level is 
 STATIC: Final = 4
 """Maximum number of values per firm (in the median) of a static input, such as a code or a loading."""
 STATIC_HORIZON: Final = 21
-STATIC_DEVIATIONS: Final = 5.0
-"""Minimum t statistic over 21 sessions for a warning about a static input. A number that is fixed before the
-sample has a t of 5 over six years only if its portfolio, never traded, has a Sharpe ratio of 2: the chance is
-below 1 in a million without skill. Honest ones reach 3.1, and means of returns over the whole sample 4 to
-7."""
+STATIC_CHANCE: Final = 5e-6
+"""Largest chance without skill of the t statistic over spans of 21 sessions, for a warning about a static
+input: a t of 5 over six years, and of 13 over 8 spans. A number that is fixed before the sample has the first
+only if its portfolio, never traded, has a Sharpe ratio of 2. Honest ones reach 3.1, and means of returns over
+the whole sample 4 to 7."""
 SPANS: Final = 8
 """Minimum number of disjoint spans. Their ICs are independent, so that a plain t statistic holds."""
 INPUT_LIMIT: Final = 0.25
@@ -146,12 +146,15 @@ def _level(name: str, limit: float, value_TN: FloatArray, data: Delivery) -> dic
     elif worst["failed"] and not name.startswith("membership"):
         then = span_ics(value_TN, index_TN, inside_TN, -worst["horizon"])
     slow = then is not None and then.ic * worst["ic"] > 0 and abs(then.ic) >= SLOW * abs(worst["ic"])
-    static_t = None if alone is None else alone.t
-    return {"column": name, "limit": limit, **worst, "slow": slow, "static_t": static_t}
+    row = {"column": name, "limit": limit, **worst, "slow": slow, "static_t": None, "static_chance": None}
+    if alone is None:
+        return row
+    chance = 2.0 * float(stdtr(alone.spans - 1, -abs(alone.t)))  # few spans have large t statistics by chance
+    return row | {"static_t": alone.t, "static_chance": chance}
 
 
 def _of_level(row: dict[str, Any]) -> Finding:
-    column, static_t = row["column"], row["static_t"]
+    column, static_t, chance = row["column"], row["static_t"], row["static_chance"]
     if row["slow"]:
         sentence = (
             f"{column[0].upper()}{column[1:]} has an IC of {row['ic']:+.2f} with the return of the next "
@@ -168,12 +171,12 @@ def _of_level(row: dict[str, Any]) -> Finding:
             "compare it with an earlier delivery (audit --vintage)."
         )
         return Finding("level", "fail", sentence, row["ic"], subject=column)
-    if static_t is not None and abs(static_t) >= STATIC_DEVIATIONS:
+    if chance is not None and chance <= STATIC_CHANCE:
         sentence = (
             f"{column[0].upper()}{column[1:]} hardly changes, and still tells the returns of the whole "
-            f"sample: its IC with the next {STATIC_HORIZON} sessions has a t of {static_t:+.1f} (a chance "
-            "below 1 in a million). It was probably estimated on the whole sample, like a mean of the target "
-            "or a loading: estimate it on training sessions alone, or on the past of each date."
+            f"sample: its IC with the next {STATIC_HORIZON} sessions has a t of {static_t:+.1f} (a chance of "
+            f"{chance:.0e} without skill). It was probably estimated on the whole sample, like a mean of the "
+            "target or a loading: estimate it on training sessions alone, or on the past of each date."
         )
         return Finding("static", "warn", sentence, static_t, subject=column)
     return Finding("level", "pass" if row["ic"] is not None else "skipped", subject=column)

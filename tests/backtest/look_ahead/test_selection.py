@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 import pytest
+from scipy.stats import t as student
 
 from backtest.look_ahead import coverage, hindsight
 from backtest.look_ahead.delivery import Delivery
@@ -142,6 +143,30 @@ def test_few_beginnings_and_common_ones_are_not_examined(
     first_N = np.where(np.arange(N) < count, best_of(return_TN, 5, 126), 0)
     first_N[:together] = 300
     assert ("beginnings of input own" in begun(delivered(return_TN, inputs=own(first_N)))) is examined
+
+
+@pytest.mark.parametrize(("months", "verdict"), [(1, None), (4, None), (6, "fail")])
+def test_a_sector_that_is_added_within_few_months_is_not_judged(
+    months: int, verdict: str | None, return_TN: Array
+) -> None:
+    """Its firms move as one, so that a month counts once."""
+    first_N = np.where(np.arange(N) < 12, 300 + 21 * (np.arange(N) % months), 0)
+    boom_TN = return_TN + np.where((np.arange(T)[:, None] >= 300) & (first_N > 0), 0.004, 0.0)
+    found = begun(delivered(boom_TN, inputs=own(first_N))).get("beginnings of input own")
+    assert (None if found is None else found.verdict) == verdict
+
+
+def test_a_static_input_of_few_spans_is_judged_by_its_chance(return_TN: Array) -> None:
+    """A code that was drawn blindly has a t of 7 over nine spans, which is no proof that it knows returns."""
+    code_N = np.random.default_rng(26).integers(0, 3, N).astype(float)
+    since_N = np.full(N, 710)
+    code_TN = np.where(np.arange(T)[:, None] >= since_N, code_N, np.nan)
+    drawn = rows(code_TN, "value").with_columns(name=pl.lit("own"))
+    result = hindsight.horizons(delivered(return_TN, since_N, inputs=drawn), prices=False)
+    assert result.verdict == "pass"
+    found = result.evidence.row(0, named=True)
+    assert abs(found["static_t"]) > 7.0
+    assert found["static_chance"] == pytest.approx(2.0 * student.sf(abs(found["static_t"]), 8))
 
 
 def changes(early: int, jump: float, *, quarters: int = 10) -> tuple[Array, pl.DataFrame]:
