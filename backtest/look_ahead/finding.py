@@ -106,11 +106,11 @@ def conclude(findings: Iterable[Finding], passed: str, rows: pl.DataFrame | None
         others = [named for one in bad[1:] if (named := _named(one)) != bad[0].subject]
         also = f" Also: {', '.join(dict.fromkeys(others))}." if others else ""
         return answer(bad[0].verdict, f"{bad[0].sentence}{also}", rows)
-    reasons = {one.subject or one.check: one.sentence for one in found if one.verdict == "skipped"}
-    left_out = not_examined(reasons)
-    if found and len(reasons) == len(found):
-        return answer("skipped", left_out, rows)
     examined = list(dict.fromkeys(one.subject for one in found if one.verdict != "skipped"))
+    skips = [one for one in found if one.verdict == "skipped" and (one.subject or None) not in examined]
+    left_out = not_examined({one.subject or one.check: one.sentence for one in skips})
+    if found and not examined:
+        return answer("skipped", left_out, rows)
     sentence = passed.replace("{n}", f"{len(examined)}").replace("{names}", ", ".join(examined))
     return answer("pass", f"{sentence} {left_out}".rstrip(), rows)
 

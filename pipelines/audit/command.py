@@ -151,6 +151,13 @@ def has_passed(run: RecordedRun) -> bool:
     return not failed and known == set(checks_of(run.config)) and record.get("settings") == _settings(run)
 
 
+def _failed_in_full(run: RecordedRun) -> bool:
+    """Whether a run's last audit was a full one and failed; only another full one tells that it passes."""
+    path = run.folder / _FILE
+    record = json.loads(path.read_text()) if path.is_file() else {}
+    return record.get("depth") == "full" and record.get("verdict") == "fail"
+
+
 def raise_on_failure(audit: Audit, run: RecordedRun) -> None:
     """Raise an AuditError with the names of the failed checks, if there are any."""
     if audit.failures:
@@ -205,7 +212,10 @@ def audit_target(
 def audit_before_training(
     run: RecordedRun, dataset: Dataset, lake: Lake, progress: Progress, echo: Callable[[str], None]
 ) -> None:
-    """Run the quick audit, unless the run has passed one; a failure stops if ``audit.on_failure`` says so."""
+    """Run the quick audit, unless the run has passed one; a failure stops if ``audit.on_failure`` says so.
+
+    The record of a full audit that failed stays, because the guard of a promotion reads it.
+    """
     settings = run.config.audit
     if not settings.enabled:
         progress.note("The audit is switched off (audit.enabled).")
@@ -214,7 +224,8 @@ def audit_before_training(
         progress.note("This config has passed its audit on these data; the audit is not repeated.")
         return
     audit = run_checks(make_subject(run, dataset, lake, "quick", fitted=False), progress)
-    save_audit(audit, run)
+    if not _failed_in_full(run):
+        save_audit(audit, run)
     poor = (one for one in audit.results if one.verdict in ("fail", "warn"))
     lines = [f"  {one.verdict}: {one.check}: {one.sentence}" for one in poor]
     echo("\n".join([f"audit: {summary_line(audit.table)}", *lines]))

@@ -49,7 +49,10 @@ _SCORES: Final = {"model": pl.String, "seed": pl.Int64, "fold": pl.Int64, "valid
 def ensembles(subject: Subject) -> Result:
     """Compare ensembles of made-up and of stored forecasts with the mean over seeds of their z-scores."""
     panel, problems = subject.dataset.panel, []
-    for case, seeds in _made_up(subject).items():
+    cases = _made_up(subject)
+    if not any(np.isfinite(seeds[0]).any() for seeds in cases.values()):
+        return skipped(f"No test date has {_FEWEST} firms with a label.")
+    for case, seeds in cases.items():
         own_TN = mean_of_standardised(seeds)
         stored_TN = to_panel(ensemble_table({"m": seeds}, panel), "signal", panel)
         for found_TN in (evaluate.ensemble(seeds), stored_TN):
@@ -83,15 +86,19 @@ def mean_of_standardised(seeds: Mapping[int, FloatArray]) -> FloatArray:
 
 
 def _made_up(subject: Subject) -> dict[str, dict[int, FloatArray]]:
-    """Forecasts of two seeds on some test dates, by how they are related to the labels."""
+    """Forecasts of two seeds on some test dates, by how they are related to the labels.
+
+    A live fold has no test, and lends dates of its validation.
+    """
     data = subject.dataset
     rng = np.random.default_rng((subject.seed, 13))
     label_TN = np.where(data.universe_TN, data.labels[subject.config.label.delay], np.nan)
-    tested = np.unique(np.concatenate([fold.test for fold in subject.folds]))
+    scored = [fold.test if len(fold.test) else fold.valid for fold in subject.folds]
+    tested = np.unique(np.concatenate(scored))
     usable = tested[(np.isfinite(label_TN[tested]).sum(axis=1) >= _FEWEST)]
     dates = usable[np.linspace(0, len(usable) - 1, min(DATES, len(usable))).astype(int)]
     label_DN = label_TN[dates]
-    spread = float(np.nanstd(label_DN)) if len(dates) else 1.0  # a live fold tests no date
+    spread = float(np.nanstd(label_DN)) if len(dates) else 1.0
     known_DN = np.nan_to_num(label_DN / max(spread, 1e-12))
 
     def made(strength: float) -> FloatArray:

@@ -258,13 +258,13 @@ def performance(subject: Subject) -> Result:
     """
     if subject.run is None:
         return skipped("A config has no results; audit a run.")
-    findings = [*_impossible(subject, subject.run), *_guarded(subject)]
+    findings = [Finding("performance", "pass"), *_impossible(subject, subject.run), *guarded(subject)]
     rare = (*high_scores(subject.run), *_far_above(subject, subject.run))
     findings += [Finding("rare", "warn", words, subject=f"rare {k + 1}") for k, words in enumerate(rare)]
     return conclude(
-        findings or [Finding("performance", "pass")],
+        findings,
         f"No validation IC is above {VALID_IC:.2f}, no net Sharpe ratio above {SHARPE:g}, no test IC far "
-        "above validation, and the stored forecasts know no later return.",
+        "above validation, and no stored forecast is seen to know a later return.",
     )
 
 
@@ -292,11 +292,15 @@ def _net_sharpes(run: RecordedRun) -> Iterator[tuple[str, int, float]]:
                 yield f"{name.removesuffix('.sharpe_net')} of {row['model']}", row["delay"], sharpe
 
 
-def _guarded(subject: Subject) -> Iterator[Finding]:
+def guarded(subject: Subject) -> Iterator[Finding]:
     """What the guard on signal files says of the forecasts of each model."""
     guard = Guard(subject.dataset, subject.config.label.horizon)
+    if not subject.tested:
+        yield Finding("guard", "skipped", "there are none of a test", subject="stored forecasts")
     for model, seeds in subject.tested.items():
         for one in guard.check(ensemble(seeds)):
+            if one.verdict == "skipped" and one.check == "IC with later returns":
+                yield replace(one, subject=f"stored forecasts of {model}")
             if one.verdict in ("fail", "warn"):
                 know = "know" if one.verdict == "fail" else "may know"
                 words = f"The stored forecasts of {model} {know} the future ({one.check}): {one.sentence}"

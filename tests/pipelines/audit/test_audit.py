@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,14 +22,15 @@ from audit_markets import (
     market,
 )
 
-from backtest.look_ahead.finding import Result, counts, summary_line
+from backtest.look_ahead.finding import Finding, Result, Verdict, conclude, counts, summary_line
 from features.library.channels import CHANNELS
 from features.library.characteristics import CHARACTERISTICS
 from features.panel import derived
 from features.panel.panel import Panel
 from models.registry import MODELS
+from pipelines.audit import command as audit_command
 from pipelines.audit.checks import skill
-from pipelines.audit.command import Audit, describe, run_checks
+from pipelines.audit.command import Audit, Depth, describe, run_checks
 from pipelines.audit.registry import CHECKS
 from pipelines.config.schema import Config
 from pipelines.dataset import folds as dataset_folds
@@ -36,6 +38,9 @@ from pipelines.errors import ConfigError
 from pipelines.pages.page import Page
 from pipelines.pages.report import shown_evidence
 from pipelines.progress import Progress
+from pipelines.run.identity import Identity
+from pipelines.run.record import RecordedRun
+from pipelines.tracking.store import audit_verdict
 from pipelines.train import task as tasks
 
 SEEDS = range(int(os.environ.get("PEERGLASS_AUDIT_SEEDS", "2")))
@@ -283,11 +288,6 @@ def test_null_deviation_equals_that_of_permutations() -> None:
     assert null["null_deviation"] == pytest.approx(np.std(ics), rel=0.02)
 
 
-def test_checks_are_skipped_only_by_name(base: dict[str, Any]) -> None:
-    everything = tuple(CHECKS)
-    config, tables = market({**base, "audit": {"skip": list(everything)}})
-    audit = run_checks(make_subject(config, tables), Progress())
-    assert counts(audit.table) == {"skipped": len(CHECKS)}
 def test_few_dates_with_overlapping_labels_prove_no_feature_too_good() -> None:
     """Features whose true IC is the limit: by Newey-West errors, 5% of them exceeded it by four."""
     rng = np.random.default_rng(3)
@@ -299,9 +299,49 @@ def test_few_dates_with_overlapping_labels_prove_no_feature_too_good() -> None:
     assert (known["excess"] or 0.0) > 0
 
 
+def test_checks_are_skipped_only_by_name(base: dict[str, Any]) -> None:
+    everything = tuple(CHECKS)
+    config, tables = market({**base, "audit": {"skip": list(everything)}})
+    audit = run_checks(make_subject(config, tables), Progress())
+    assert counts(audit.table) == {"skipped": len(CHECKS)}
     config, tables = market({**base, "audit": {"skip": ["futur"]}})
     with pytest.raises(ConfigError, match=r"unknown check 'futur'"):
         run_checks(make_subject(config, tables), Progress())
+
+
+def test_a_check_that_examined_nothing_of_its_subjects_is_skipped() -> None:
+    """Also if a subject was looked at several times, as a book is around several sessions."""
+    nothing = Finding("book", "skipped", "it made no trade", subject="book a")
+    assert conclude([nothing, nothing], "Fine.").verdict == "skipped"
+    found = conclude([nothing, Finding("book", "pass", subject="book a")], "Fine.")
+    assert (found.verdict, found.sentence) == ("pass", "Fine.")
+
+
+def test_stored_forecasts_of_few_firms_are_not_called_examined(base: dict[str, Any]) -> None:
+    subject = make_subject(*market(base))
+    few_TN = np.where(np.arange(subject.dataset.panel.n_firms) < 5, 1.0, np.nan)
+    few_TN = few_TN * np.random.default_rng(0).normal(size=subject.dataset.universe_TN.shape)
+    for tested, what in (({"ridge": {0: few_TN}}, "stored forecasts of ridge"), ({}, "stored forecasts")):
+        vars(subject)["tested"] = tested
+        (found,) = skill.guarded(subject)
+        assert (found.verdict, found.subject) == ("skipped", what)
+
+
+def test_a_quick_audit_does_not_replace_a_full_one_that_failed(
+    base: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The guard of a promotion reads the last audit, and only a full one looks at stored weights."""
+    config, _ = market(base)
+    run = RecordedRun("a", config, Identity.nothing(), tmp_path)
+    verdicts: dict[Depth, Verdict] = {"full": "fail", "quick": "pass"}
+    audits = {depth: Audit((Result("retrained", one, "As told."),), depth) for depth, one in verdicts.items()}
+    monkeypatch.setattr(audit_command, "make_subject", lambda *_, **__: None)
+    monkeypatch.setattr(audit_command, "run_checks", lambda *_: audits["quick"])
+    for stored, verdict in ((None, "pass"), ("full", "fail")):
+        if stored is not None:
+            audit_command.save_audit(audits["full"], run)
+        audit_command.audit_before_training(run, None, None, Progress(), print)  # type: ignore[arg-type]
+        assert audit_verdict(run) == verdict
 
 
 def test_audit_reports_counts_and_worst_verdict() -> None:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from audit_markets import Array, Tables, ahead, make_subject, market, with_shorter_horizons
 
+from backtest.splits.folds import LivePlan
 from features.library.channels import CHANNELS
 from features.panel.delistings import DelistingRule, Delistings, find_delistings
 from features.panel.derived import daily_return
@@ -267,10 +268,16 @@ def test_a_book_that_earns_the_return_before_its_trade_is_caught(
     assert "earns what its positions did not" in " ".join(result.evidence["sentence"])
 
 
+@pytest.mark.parametrize("live", [False, True])
 def test_an_ensemble_whose_sign_follows_the_test_is_caught(
-    honest: Market, monkeypatch: pytest.MonkeyPatch
+    live: bool, honest: Market, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    subject = make_subject(*honest)
+    """A live fold has no test: dates of its validation are used."""
+    config, tables = honest
+    if live:
+        plan = LivePlan(through=max(tables["prices"]["date"].to_list()), valid=60, embargo=0)
+        config = config.model_copy(update={"folds": plan})
+    subject = make_subject(config, tables)
     label_TN = np.where(subject.dataset.universe_TN, subject.dataset.labels[0], np.nan)
     original = evaluate.ensemble
 
