@@ -6,9 +6,11 @@ with other seeds than the ones here were looked at while they were written.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from places import ROOT
@@ -25,7 +27,10 @@ from planted_signals import (
 )
 from polars.testing import assert_frame_equal
 
+import peerglass
+from backtest.look_ahead.finding import answer
 from features.panel.panel import build_panel
+from pipelines.results import evaluate_signals
 
 pytestmark = pytest.mark.filterwarnings(  # of numpy, for firms without a value while a signal is made
     "ignore:Mean of empty slice", "ignore:Degrees of freedom", "ignore:All-NaN"
@@ -148,3 +153,17 @@ def test_an_honest_signal_on_real_prices_is_not_flagged(nasdaq: Guarded, name: s
 @pytest.mark.parametrize("name", REAL_DOCTORED)
 def test_a_doctored_signal_on_real_prices_is_flagged(nasdaq: Guarded, name: str) -> None:
     assert verdicts(nasdaq.on(name), "fail")
+
+
+def test_only_links_with_later_returns_are_no_warning_of_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the audit finds remarkable of an input otherwise, such as shares that know splits, is told."""
+    asked = ("leads", "horizons", "splits")
+    said = {check: lambda _: answer("warn", "Input signal holds shares.") for check in asked}
+    monkeypatch.setattr(evaluate_signals, "QUESTIONS", said)
+    days = pl.date_range(dt.date(2024, 1, 1), dt.date(2024, 3, 31), "1d", eager=True).alias("date")
+    noise = np.random.default_rng(0).normal(0.0, 0.02, (len(days), 12))
+    names = [f"F{n:02}" for n in range(12)]
+    prices = pl.DataFrame(np.exp(noise.cumsum(axis=0)), names).insert_column(0, days)
+    signal = pl.DataFrame(noise[::-1], names).insert_column(0, days)
+    found = dict(peerglass.audit_signal(signal, prices).select("check", "verdict").iter_rows())
+    assert [found[check] for check in asked] == ["pass", "pass", "warn"]
