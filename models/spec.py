@@ -49,7 +49,7 @@ class Choice:
 Space = Mapping[str, Range | Choice]
 """Search space: setting -> range or choices; ``fit.lr`` is a setting of the section ``fit``."""
 
-FIT_SPACE: Space = {"fit.lr": Range(3e-4, 1e-2, log=True), "fit.weight_decay": Range(1e-4, 1.0, log=True)}
+FIT_SPACE: Space = {"fit.lr": Range(1e-4, 1e-2, log=True), "fit.weight_decay": Range(1e-4, 1.0, log=True)}
 """Settings of the training of a network that are searched."""
 
 DROPOUT_SPACE = Range(0.0, 0.4)

@@ -55,7 +55,7 @@ class FitConfig(Options):
     """Dates in a batch; the loss of a step is the mean over these dates."""
     firms_per_date: Count | None = None
     """Firms drawn per training date, for models without peers. Null: all of them."""
-    lr: Positive = 2e-3
+    lr: Positive = 5e-4
     """Learning rate of AdamW."""
     weight_decay: float = Field(default=0.3, ge=0)
     """Weight decay of AdamW. It applies to matrices only: not to norms, biases, or the biases of attention
@@ -64,7 +64,7 @@ class FitConfig(Options):
     """Share of the steps over which the learning rate rises linearly; then it falls to 0 along a cosine."""
     clip: Positive = 1.0
     """Maximum norm of the gradient."""
-    patience: Count = 3
+    patience: Count = 12
     """Number of epochs without a better validation score after which training stops."""
     stop_on: Literal["rank_ic", "ic"] = "ic"
     """The validation score: ``ic``, or ``rank_ic`` where the tails of the target do not matter."""

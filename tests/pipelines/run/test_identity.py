@@ -273,7 +273,7 @@ def test_omitted_and_spelled_out_defaults_give_the_same_run(
     spelled = {
         "temporal_transformer": {
             "model": "temporal_transformer",
-            "fit": {"epochs": 2, "lr": "3e-3", "pretrain": None, "patience": 3},
+            "fit": {"epochs": 2, "lr": "3e-3", "pretrain": None, "patience": 12},
             **MODELS["temporal_transformer"].config().model_dump(),
         },
         "ridge": {"alphas": [0.0001, 0.001, 0.01, 0.1, 1, 10]},
