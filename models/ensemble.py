@@ -37,7 +37,9 @@ from models.spec import Positive, Shape
 class EnsembleConfig(Options):
     """Options of ensemble."""
 
-    members: tuple[str, ...] = Field(default=("lightgbm", "gru", "temporal_peer"), min_length=1)
+    members: tuple[str, ...] = Field(
+        default=("lightgbm", "gru", "temporal_transformer", "temporal_peer"), min_length=1
+    )
     """Entries of ``models`` that are combined. One that ``models`` does not list is added to it with the
     default settings. Instead of a list, a mapping gives the settings of those that are added:
     ``{lightgbm: {}, wide: {model: temporal_peer, peer_width: 64}}``."""

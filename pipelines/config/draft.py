@@ -28,7 +28,7 @@ _NOW = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # the contract asks for a time; n
 _TEMPLATE = Path(__file__).with_name("draft_template.yaml")
 _ATTENTION = """
   temporal_peer: {}  # attention over days, then over peer firms
-  ensemble: {}  # the mean of lightgbm, gru and temporal_peer"""
+  ensemble: {}  # the mean of lightgbm, gru and both attention models"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,7 +97,7 @@ def test_members_that_models_does_not_list_are_entries_after_the_others(
     again = check_config(config.model_dump(mode="json"), origin="again")
     assert again.models == config.models
     alone = config_of(home, tiny_settings, models={"ensemble": {}})
-    assert list(alone.models) == ["ensemble", "lightgbm", "gru", "temporal_peer"]
+    assert list(alone.models) == ["ensemble", "lightgbm", "gru", "temporal_transformer", "temporal_peer"]
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_model_that_null_removes_is_no_member_by_default(tmp_path: Path) -> No
         return load_config(tmp_path / "child.yaml")
 
     config = child({})
-    assert list(config.models) == ["ridge", "ensemble", "gru", "temporal_peer"]
-    assert members_of(config, "ensemble") == ("gru", "temporal_peer")
+    assert list(config.models) == ["ridge", "ensemble", "gru", "temporal_transformer", "temporal_peer"]
+    assert members_of(config, "ensemble") == ("gru", "temporal_transformer", "temporal_peer")
     with pytest.raises(ConfigError, match=r"names lightgbm, which models\.lightgbm: null removes"):
         child({"members": ["ridge", "lightgbm"]})
 
