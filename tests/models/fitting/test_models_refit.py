@@ -150,7 +150,7 @@ def test_a_killed_refit_goes_on_to_the_same_bits(pretrained: bool) -> None:
     how = PretrainConfig(epochs=1, windows_per_epoch=64) if pretrained else None
     config = SEVERAL.model_copy(update={"pretrain": how})
     chosen = fitted("temporal_peer", data, config)
-    last = dataclasses.replace(chosen.history[-1], valid_rank_ic=1.0)
+    last = dataclasses.replace(chosen.history[-1], valid_rank_ic=1.0, valid_ic=1.0)
     chosen.history = (*chosen.history[:-1], last)
     whole = again(chosen, data, config)
     snapshots = Once(2)
