@@ -65,7 +65,8 @@ class FitConfig(Options):
     clip: Positive = 1.0
     """Maximum norm of the gradient."""
     patience: Count = 12
-    """Number of epochs without a better validation score after which training stops."""
+    """Number of epochs without a better validation score after which training stops. With the default of
+    ``epochs`` it never stops early, because the first scores are mostly noise; the best epoch is kept."""
     stop_on: Literal["rank_ic", "ic"] = "ic"
     """The validation score: ``ic``, or ``rank_ic`` where the tails of the target do not matter."""
     loss: LossName = "mse"

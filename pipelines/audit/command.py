@@ -142,10 +142,9 @@ def _settings(run: RecordedRun) -> dict[str, Any]:
 
 def has_passed(run: RecordedRun) -> bool:
     """Whether a run's last audit has no failure, and used the current checks and settings."""
-    path = run.folder / _FILE
-    if not path.is_file():
+    record = _record(run)
+    if record is None:
         return False
-    record = json.loads(path.read_text())
     failed = any(row["verdict"] == "fail" for row in record["results"])
     known = {row["check"] for row in record["results"]}
     return not failed and known == set(checks_of(run.config)) and record.get("settings") == _settings(run)
@@ -153,9 +152,14 @@ def has_passed(run: RecordedRun) -> bool:
 
 def _failed_in_full(run: RecordedRun) -> bool:
     """Whether a run's last audit was a full one and failed; only another full one tells that it passes."""
+    record = _record(run)
+    return record is not None and (record["depth"], record["verdict"]) == ("full", "fail")
+
+
+def _record(run: RecordedRun) -> dict[str, Any] | None:
     path = run.folder / _FILE
-    record = json.loads(path.read_text()) if path.is_file() else {}
-    return record.get("depth") == "full" and record.get("verdict") == "fail"
+    record: dict[str, Any] | None = json.loads(path.read_text()) if path.is_file() else None
+    return record
 
 
 def raise_on_failure(audit: Audit, run: RecordedRun) -> None:
