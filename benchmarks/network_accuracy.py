@@ -16,6 +16,7 @@ import torch
 from scipy import stats
 
 from features.arrays import FloatArray
+from models.attention.encoder import EncoderConfig
 from models.batch import PanelTensors
 from models.explain.network import NetworkSums, shuffled_sources, sum_dates
 from models.explain.peers import PeerAttribution, PeerGame, PeerGameConfig, explain_peers
@@ -23,12 +24,12 @@ from models.fitting.config import FitConfig
 from models.fitting.fit import NeuralFitted, fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
-from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 
 SESSIONS, TRAIN, VALID, DATES = 420, 320, 370, 24
 EXACT_FIRMS, REFERENCE_PAIRS, SHUFFLES = 12, 100, 1000
 MODELS: dict[str, TemporalPeerConfig | SelfPeerConfig] = {
-    "temporal_peer": TemporalPeerConfig(encoder=TokenEncoderConfig(width=16)),
+    "temporal_peer": TemporalPeerConfig(encoder=EncoderConfig(width=16)),
     "self_peer": SelfPeerConfig(width=32, layers=2, recent_days=3),
 }
 
@@ -56,7 +57,7 @@ def untrained_module(name: str, data: PanelTensors) -> Forecaster:
     """Initial weights; matrices that start at zero are drawn."""
     torch.manual_seed(0)
     module: Forecaster = (
-        TemporalPeer(TemporalPeerConfig(encoder=TokenEncoderConfig(width=16)), data.shape)
+        TemporalPeer(TemporalPeerConfig(encoder=EncoderConfig(width=16)), data.shape)
         if name == "temporal_peer"
         else SelfPeer(SelfPeerConfig(width=32, layers=2, recent_days=3), data.shape)
     )

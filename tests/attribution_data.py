@@ -14,7 +14,7 @@ from models.attention.encoder import EncoderConfig
 from models.batch import PanelTensors
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
-from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
 
@@ -47,12 +47,12 @@ def random_weights(module: Forecaster) -> Forecaster:
 def small_modules() -> dict[str, Forecaster]:
     """Models with days, with peers, with both, and with market tokens."""
     market = small_market()
-    encoder = TokenEncoderConfig(width=8, heads=2)
+    encoder = EncoderConfig(width=8, heads=2)
     config = EncoderConfig(width=8, heads=2)
     built = {
         "temporal_peer": TemporalPeer(TemporalPeerConfig(encoder=encoder, peer_heads=2), market.shape),
-        "two_layers": TemporalPeer(
-            TemporalPeerConfig(encoder=encoder, peer_heads=2, peer_layers=2, market_tokens=2), market.shape
+        "market_tokens": TemporalPeer(
+            TemporalPeerConfig(encoder=encoder, peer_heads=2, market_tokens=2), market.shape
         ),
         "self_peer": SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2, market_tokens=1), market.shape),
         "transformer": TemporalTransformer(TemporalTransformerConfig(encoder=config), market.shape),

@@ -53,7 +53,10 @@ class TemporalTransformer(Forecaster):
 
     def mix(self, h_BND: Tensor, batch: Batch, ablation: Ablation | None = None) -> Tensor:
         """Add the characteristics; forecasts do not depend on other firms."""
+        return self.scaled(self.own(h_BND, batch.z_BNF)[..., 0], batch)
+
+    def own(self, h_BND: Tensor, z_BNF: Tensor) -> Tensor:
+        """Forecasts [B, N, 1] from a firm's own window and characteristics, in units of ``target_scale``."""
         if self.skip is None:
-            return self.scaled(self.head(h_BND)[..., 0], batch)
-        y_BN1 = self.head(torch.cat((h_BND, batch.z_BNF), dim=-1)) + self.skip(batch.z_BNF)
-        return self.scaled(y_BN1[..., 0], batch)
+            return self.head(h_BND)  # type: ignore[no-any-return]
+        return self.head(torch.cat((h_BND, z_BNF), dim=-1)) + self.skip(z_BNF)  # type: ignore[no-any-return]

@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
 
 from models.attention.core import attention, attention_weights, join_heads, split_heads
-from models.attention.layers import Dropout, Linear
+from models.attention.layers import Dropout, Linear, drop
 from models.attention.probe import Probed
 from models.batch import Ablation, Batch
 from models.forecaster import zero_linear
@@ -54,8 +54,9 @@ class PeerSizes:
     identity: int  # E, width of the inputs of queries and keys
     recent: int  # R, recent days as inputs of the values; 0 for none
     n_groups: int  # S, group codes of the group-pair bias; 0 for no bias
-    dropout: float  # probability, in training
+    dropout: float  # probability of the updates of tokens, in training
     tokens: int  # width of the firms' tokens
+    updates: bool = True  # whether messages change the tokens of the firms, for the next layer
     size: int | None = None  # column of the identity with a firm's size; None if there is none
     # initial slope of each head's key bias: on the inverse size rank if ``has_size_rank``, else half of it on
     # size
@@ -112,6 +113,11 @@ class PeerKeys:
         assert self.own_BNM is None, "only positions of all firms are selected"
         return PeerKeys(self.keep_BM, self._same()[:, targets_E])
 
+    def dropped(self, probability: float) -> PeerKeys:
+        """Leave each source out of a date with a probability, as in `models.attention.layers.drop`."""
+        kept_BM = drop(torch.ones(self.keep_BM.shape, device=self.keep_BM.device), probability) > 0
+        return dataclasses.replace(self, keep_BM=self.keep_BM & kept_BM)
+
     def mask(self) -> Tensor:
         """Mask, bool [B, 1, N, K]: the sources that a target may attend to, and the null key."""
         own_BNM = self._same() if self.own_BNM is None else self.own_BNM
@@ -135,9 +141,9 @@ class PeerLayer(Probed):
 
     ``h_i += W_O sum_j softmax_j(logit_ij) (W_V LN(h_j) + W_R recent_j)``, then ``h_i += W_2 GELU(W_1
     LN(h_i))``. The messages of peers also reach the forecast directly, as ``u . sum_j softmax_j(logit_ij)
-    v_j``. Without this path, three matrices (W_V, W_O and the head) would have to grow together before the
-    logits receive a useful gradient; with a daily IC of a few per cent, this does not happen. W_O, W_2 and u
-    are initialised to 0, so peers have no effect at first.
+    v_j``; without ``updates`` that is all they do. Without this path, three matrices (W_V, W_O and the head)
+    would have to grow together before the logits receive a useful gradient; with a daily IC of a few per
+    cent, this does not happen. W_O, W_2 and u are initialised to 0, so peers have no effect at first.
 
     Training converges only from an informative initialisation. With equal weights, all firms receive the same
     mean, which contains no information on single firms and gives no gradient to the logits. Therefore:
@@ -177,7 +183,7 @@ class PeerLayer(Probed):
         self.key = Linear(sizes.identity, width)
         self.value = Linear(tokens, width)
         self.recent = Linear(sizes.recent, width, bias=False) if sizes.recent else None
-        self.output = zero_linear(width, tokens)
+        self.output = zero_linear(width, tokens) if sizes.updates else None
         self.readout = zero_linear(width, 1)
         self.null_key_HD = nn.Parameter(torch.zeros(heads, width // heads))
         self.group_bias_HSS = (
@@ -208,9 +214,10 @@ class PeerLayer(Probed):
                 )
                 self.group_bias_HSS[own_group_heads:].normal_(std=GROUP_PAIR_BIAS_STD / LOGIT_GAIN)
                 self.null_bias_H[own_group_heads:] = NULL_BIAS / LOGIT_GAIN
-        self.forward_norm = nn.LayerNorm(tokens)
-        self.forward_in = Linear(tokens, 4 * tokens)
-        self.forward_out = zero_linear(4 * tokens, tokens)
+        if sizes.updates:
+            self.forward_norm = nn.LayerNorm(tokens)
+            self.forward_in = Linear(tokens, 4 * tokens)
+            self.forward_out = zero_linear(4 * tokens, tokens)
         self.market_tokens = sizes.market_tokens
         if sizes.market_tokens:  # drawn last: other parameters do not depend on them
             self.market_query_GHd = nn.Parameter(torch.randn(sizes.market_tokens, heads, width // heads))
@@ -377,6 +384,8 @@ class PeerLayer(Probed):
 
     def _update(self, token_BND: Tensor, message_BHNd: Tensor) -> tuple[Tensor, Tensor]:
         message_BND = join_heads(message_BHNd)
+        if self.output is None:
+            return token_BND, self.readout(message_BND)
         h_BND = token_BND + self.dropout(self.output(message_BND))
         hidden = self.dropout(F.gelu(self.forward_in(self.forward_norm(h_BND))))
         return h_BND + self.dropout(self.forward_out(hidden)), self.readout(message_BND)

@@ -29,7 +29,7 @@ def modules() -> dict[str, Forecaster]:
     return small_modules()
 
 
-@pytest.mark.parametrize("name", ["temporal_peer", "two_layers", "self_peer", "transformer"])
+@pytest.mark.parametrize("name", ["temporal_peer", "market_tokens", "self_peer", "transformer"])
 @pytest.mark.parametrize(
     "config",
     [
@@ -75,7 +75,7 @@ def test_coalitions_equal_forward_passes_without_the_other_players(
 
 def test_players_of_each_kind(market: PanelTensors, modules: dict[str, Forecaster]) -> None:
     batch = market.batch(torch.tensor([15]))
-    firms = find_players(modules["two_layers"], batch, FAMILIES, PlayerConfig(peers="firms"))
+    firms = find_players(modules["market_tokens"], batch, FAMILIES, PlayerConfig(peers="firms"))
     names = [player.name for player in firms]
     assert names[-9:] == [f"firm {n}" for n in (0, 1, 3, 4, 5, 6, 7)] + ["market token 1", "market token 2"]
     module = modules["temporal_peer"]

@@ -26,7 +26,7 @@ from models.fitting.config import FitConfig
 from models.fitting.fit import fit
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
-from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from models.forecasters.temporal_transformer import TemporalTransformer, TemporalTransformerConfig
 
 FAMILIES = {"momentum": (0, 2), "value": (1,), "size": (3,)}
@@ -60,7 +60,7 @@ def temporal_peer(
     data: PanelTensors, day_layers: int = 1, pooling: Literal["last", "mean"] = "last"
 ) -> Forecaster:
     config = TemporalPeerConfig(
-        encoder=TokenEncoderConfig(width=8, heads=2, layers=day_layers, pooling=pooling), peer_heads=2
+        encoder=EncoderConfig(width=8, heads=2, layers=day_layers, pooling=pooling), peer_heads=2
     )
     return with_random_weights(TemporalPeer(config, data.shape))
 

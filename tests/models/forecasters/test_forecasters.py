@@ -45,7 +45,7 @@ NEURAL: list[tuple[str, dict[str, Any]]] = [
         {
             "encoder": {"width": 8, "heads": 2, "pooling": "mean"},
             "peer_heads": 2,
-            "peer_layers": 2,
+            "market_tokens": 2,
             "keys_from": "token",
         },
     ),
@@ -261,8 +261,7 @@ def test_initial_attention_favours_the_large_firms_of_the_own_group(grouped: boo
     assert isinstance(module, TemporalPeer)
     module.eval()
     with torch.no_grad():
-        layer = module.layers[0]
-        assert isinstance(layer, PeerLayer)
+        layer = module.peers
         for linear in (layer.query, layer.key):
             linear.weight.zero_()
             linear.bias.zero_()
@@ -292,10 +291,46 @@ def test_temporal_peer_is_initialised_to_its_linear_skip_connection() -> None:
     assert isinstance(module, TemporalPeer)
     batch = panel().batch(torch.tensor([8]))
     assert (module(batch) == 0).all()
+    assert module.skip is not None
     with torch.no_grad():
         module.skip.weight.normal_()
     expected = batch.z_BNF @ module.skip.weight[0]
     torch.testing.assert_close(module(batch), expected, rtol=0, atol=1e-5)
+
+
+def test_temporal_peer_adds_messages_of_peers_to_the_forecast_of_temporal_transformer() -> None:
+    module, batch = build(("temporal_peer", SMALL_TEMPORAL_PEER)), panel().batch(torch.tensor([8, 11]))
+    assert isinstance(module, TemporalPeer)
+    own = build(("temporal_transformer", {"encoder": SMALL_TEMPORAL_PEER["encoder"]}))
+    own.load_state_dict({key: module.state_dict()[key] for key in own.state_dict()})
+    assert not torch.allclose(module(batch), own(batch), atol=1e-3)
+    with torch.no_grad():
+        module.peers.readout.weight.zero_()
+        module.peers.readout.bias.zero_()
+    assert torch.equal(module(batch), own(batch))
+
+
+def test_in_training_a_firm_is_left_out_of_the_peers_of_all_firms_of_a_date() -> None:
+    keep_BM = torch.ones(400, 50, dtype=torch.bool)
+    keep_BM[:, 3] = False
+    torch.manual_seed(0)
+    dropped_BM = PeerKeys(keep_BM).dropped(0.5).keep_BM
+    assert not dropped_BM[:, 3].any()
+    assert abs(dropped_BM[:, 4:].float().mean() - 0.5) < 0.02
+    assert torch.equal(PeerKeys(keep_BM).dropped(0.0).keep_BM, keep_BM)
+
+    module, batch = build(("temporal_peer", SMALL_TEMPORAL_PEER)), panel().batch(torch.tensor([8]))
+    assert isinstance(module, TemporalPeer)
+    seen: list[PeerKeys] = []
+    module.peers.register_forward_pre_hook(lambda _, given: seen.append(given[2]))
+    for training in (False, True):
+        module.train(training)(batch)
+    assert torch.equal(seen[0].keep_BM, batch.m_BN)
+    assert 0 < seen[1].keep_BM.sum() < batch.m_BN.sum()
+    with torch.no_grad():  # no message of a firm that is left out
+        firms = module._firms(module.embed(batch), batch, None)
+        weights_BHNK = module.peers.explicit(firms, firms, seen[1])[2]
+    assert (weights_BHNK[..., :-1].sum(dim=(1, 2))[~seen[1].keep_BM] == 0).all()
 
 
 @pytest.mark.parametrize("has_size_rank", [True, False])

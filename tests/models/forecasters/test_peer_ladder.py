@@ -512,7 +512,9 @@ def test_market_tokens_matter_initially_and_do_not_change_other_parameters(name:
     assert isinstance(tokens, Forecaster)
     first = dict(plain.named_parameters())
     assert not [key for key in first if "market" in key]
-    one_layer = {k: v for k, v in tokens.named_parameters() if k.startswith(("group", "token", "layers.0"))}
+    one_layer = {
+        k: v for k, v in tokens.named_parameters() if k.startswith(("group", "token", "layers.0", "peers"))
+    }
     for key, value in one_layer.items():
         if "market" not in key:
             assert torch.equal(value, first[key]), key

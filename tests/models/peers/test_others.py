@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -204,7 +204,7 @@ def test_no_matrix_over_pairs_of_firms_is_kept_for_the_backward_pass(
     batch, data = batch_of(firms, groups)
     module = default_model(name, data, **options)
     assert largest_saved(module, batch) < firms * 300
-    layer = cast("PeerLayer", cast("Any", module).layers[0])
+    layer = next(part for part in module.modules() if isinstance(part, PeerLayer))
     own = torch.eye(firms, dtype=torch.bool)[None]
     forward = layer.forward
     layer.forward = lambda targets, sources, keys, *rest: forward(  # type: ignore[method-assign]
@@ -223,7 +223,7 @@ def test_the_path_without_a_matrix_equals_the_one_with_a_mask(
     monkeypatch.setattr(others, "MANY_GROUPS", many)
     batch, data = batch_of(40)
     module = default_model(name, data, **options).eval()
-    layer = cast("PeerLayer", cast("Any", module).layers[0])
+    layer = next(part for part in module.modules() if isinstance(part, PeerLayer))
     assert not peer_keys(batch, None).keep_BM.all()
     plain = module(batch)
     own = torch.eye(40, dtype=torch.bool)[None]

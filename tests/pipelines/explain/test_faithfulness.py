@@ -10,12 +10,13 @@ import polars.selectors as cs
 import pytest
 from attribution_data import random_weights
 
+from models.attention.encoder import EncoderConfig
 from models.batch import PanelTensors
 from models.explain.faithful.study import Faithfulness, FaithfulPart, FittedPart, measure_part
 from models.explain.peers import PeerAttribution, PeerGameConfig, drawn_firms, explain_peers
 from models.forecaster import Forecaster
 from models.forecasters.self_peer import SelfPeer, SelfPeerConfig
-from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig, TokenEncoderConfig
+from models.forecasters.temporal_peer import TemporalPeer, TemporalPeerConfig
 from pipelines.config.sections import ExplainConfig
 from pipelines.explain.games import effort_of
 
@@ -42,7 +43,7 @@ def market(*, comes_and_goes: bool = False) -> PanelTensors:
 
 def one_layer(data: PanelTensors) -> Forecaster:
     """A model that measures drawn followers with all their leaders."""
-    config = TemporalPeerConfig(encoder=TokenEncoderConfig(width=8, heads=2), peer_heads=2)
+    config = TemporalPeerConfig(encoder=EncoderConfig(width=8, heads=2), peer_heads=2)
     return random_weights(TemporalPeer(config, data.shape))
 
 
