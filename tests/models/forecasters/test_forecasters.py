@@ -240,6 +240,7 @@ def test_peer_attention_equals_a_loop_over_firms(layers: int) -> None:
                 heads.append(sum(w * v for w, v in zip(weights[:-1], values, strict=True)))
             message = torch.cat(heads)
             direct.append(layer.readout(message))
+            assert layer.output is not None
             out = h[i] + layer.output(message)
             hidden = torch.nn.functional.gelu(layer.forward_in(layer.forward_norm(out)))
             new.append(out + layer.forward_out(hidden))
