@@ -67,6 +67,7 @@ def write_page(notebook: Path, target: Path, variables: Mapping[str, str]) -> Pa
     client = NotebookClient(
         content,
         timeout=None,
+        startup_timeout=300,  # seconds; on a busy machine a kernel needs more than the library's 60
         kernel_name="python3",
         resources={"metadata": {"path": str(notebook.parent)}},
         extra_arguments=["--log-level=40"],  # errors only

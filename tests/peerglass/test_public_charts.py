@@ -112,7 +112,7 @@ def test_the_network_of_a_run_is_that_of_its_tables_in_basis_points(run: peergla
     assert set(network.dates) == set(run.table("explain_dated_edges")["date"])
     points = charts.attention_and_weights(network).data
     drawn = network.edges.filter((pl.col("attention") > 0) & (pl.col("weight") > 0))
-    assert sum(len(trace.x) for trace in points) == drawn.height > 100
+    assert sum(len(trace.x) for trace in points) == drawn.height > 50
     assert list(points[1].y) == drawn.filter("found")["weight"].to_list()
     with pytest.raises(peerglass.PeerglassError, match="no peer network of 'ridge', only of temporal_peer"):
         peerglass.peer_network(run, "ridge")

@@ -677,7 +677,9 @@ def test_a_bias_per_firm_finds_a_leader_that_only_its_name_gives_away() -> None:
     config = FitConfig(epochs=6, batch_dates=4, lr=1e-2, patience=6, valid_dates=5)
     share: dict[int, float] = {}
     for slots in (0, 512):
-        options = {"firm_slots": slots, "recent_days": 1, "encoder": {"width": 8, "heads": 2}}
+        # the leader is never left out: it is one of eight firms
+        sizes = {"peer_dropout": 0.0, "recent_days": 1, "encoder": {"width": 8, "heads": 2}}
+        options = {"firm_slots": slots, **sizes}
         fitted = fit(
             "temporal_peer",
             options_of("temporal_peer", options),
