@@ -48,14 +48,13 @@ def small_modules() -> dict[str, Forecaster]:
     """Models with days, with peers, with both, and with market tokens."""
     market = small_market()
     encoder = EncoderConfig(width=8, heads=2)
-    config = EncoderConfig(width=8, heads=2)
     built = {
         "temporal_peer": TemporalPeer(TemporalPeerConfig(encoder=encoder, peer_heads=2), market.shape),
         "market_tokens": TemporalPeer(
             TemporalPeerConfig(encoder=encoder, peer_heads=2, market_tokens=2), market.shape
         ),
         "self_peer": SelfPeer(SelfPeerConfig(width=8, heads=2, layers=2, market_tokens=1), market.shape),
-        "transformer": TemporalTransformer(TemporalTransformerConfig(encoder=config), market.shape),
+        "transformer": TemporalTransformer(TemporalTransformerConfig(encoder=encoder), market.shape),
     }
     return {name: random_weights(module) for name, module in built.items()}
 
