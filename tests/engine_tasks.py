@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 import warnings
@@ -117,6 +118,14 @@ def become_ready() -> None:
 def made_ready(shared: None, item: int, tell: Tell) -> tuple[int, bool]:
     """The process, and whether it was made ready before its first task."""
     return os.getpid(), os.environ.get("MADE_READY") == str(os.getpid())
+
+
+def new_pages(shared: None, item: int, tell: Tell) -> int:
+    """Number of pages that a large object needs after equal ones were freed."""
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        bytearray(b"x") * 2**26
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
 def seen_gpus(shared: None, item: int, tell: Tell) -> tuple[int, str | None]:

@@ -44,6 +44,9 @@ _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, s
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
+# of glibc, unless the user has set them: freed memory is used again, where by default each large tensor of a
+# training step gets new pages, which the system fills with zeros first
+_KEEP_FREED = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(2**30))
 
 
 class _Worker:
@@ -59,7 +62,7 @@ class _Worker:
             [sys.executable, "-c", _START, start],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ONE_THREAD, **({} if gpu is None else gpu.environment)},
+            env={**_KEEP_FREED, **os.environ, **_ONE_THREAD, **({} if gpu is None else gpu.environment)},
         )
         theirs.close()
         self.connection = ours

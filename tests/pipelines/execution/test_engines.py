@@ -19,6 +19,7 @@ from engine_tasks import (
     die_once,
     fail,
     made_ready,
+    new_pages,
     plugins_of_a_worker,
     seen_gpus,
     total,
@@ -78,6 +79,19 @@ def test_a_pool_gives_the_results_of_one_process_and_shares_the_arrays(
             assert words in right.log
     assert sorted(news) == [(job, f"news of {job}") for job in range(5)]
     assert capfd.readouterr() == ("", ""), "what workers print is in their logs"
+
+
+@pytest.mark.skipif(not os.confstr("CS_GNU_LIBC_VERSION"), reason="settings of the GNU C library")
+@pytest.mark.parametrize("given", [None, "65536"])
+def test_a_worker_uses_freed_memory_again_unless_the_user_says_otherwise(
+    given: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"):
+        monkeypatch.delenv(name, raising=False)
+        if given is not None:
+            monkeypatch.setenv(name, given)
+    pages = [one.result for one in ended(POOL, work_on(new_pages), 2).values()]
+    assert all(number > 10_000 if given else number < 100 for number in pages), pages
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_repeated(tmp_path: Path) -> None:
