@@ -345,9 +345,9 @@ class Books(dy.Schema):
     ``expected_cost`` is null where the firm cannot be traded. ``fill_sessions`` counts the sessions that the
     order takes under the participation cap: 0 without an order, null where the firm cannot be traded.
     ``bound`` names the limit that holds the weight or the trade back, or why the firm cannot be traded; null
-    if there is none. A trade below ``nightly.account.min_trade`` is 0. ``price`` is the close as quoted, and
-    ``shares`` the order at this price, in whole lots if the execution has lots; both are null without a
-    price.
+    if there is none. A trade below ``nightly.account.min_trade`` is 0. ``price`` is the close as quoted, or
+    after a flagged change of unit in the unit before, and ``shares`` the order at this price, in whole lots
+    if the execution has lots; both are null without a price.
     """
 
     config, session, ticker = key_text(), key_date(), key_text()

@@ -94,10 +94,9 @@ def real_account(config: Config, data: NightData, recorded: Recorded, capital: f
     booked = data.lake.rows("positions", ["session", "ticker", "price"], own)
     days = panel.dates_T.tolist()
     trades = place_trades(trades, Path(path), days, panel.tickers_N, set(booked["ticker"]))
-    begun = recorded.accounts["session"][0] if recorded.last else session
-    first = min([days.index(begun) if begun in days else 0, *trades["t"]])
+    first = min([_begun(data, recorded), *trades["t"]])
     others = trades.filter(pl.col("n") >= panel.n_firms).unique("n").sort("n")["ticker"].to_list()
-    prices = _prices(data, first, others, booked)
+    prices = _prices(data, first, first, others, booked)
     shape, trades = prices.price_TN.shape, trades.with_columns(pl.col("t") - first)
     span = slice(first, panel.n_sessions)
     costs = _padded(book_costs(config.backtest, panel, span), len(others))
@@ -153,8 +152,29 @@ def _still_open(
     return left_N * np.nan_to_num(prices.price_TN[-1, : panel.n_firms])
 
 
-def _prices(data: NightData, first: int, others: list[str], booked: pl.DataFrame) -> SharePrices:
-    """What a share is worth and pays from row ``first`` of the panel on; other firms keep a booked price."""
+def order_prices(data: NightData, recorded: Recorded, real: Real | None) -> FloatArray:
+    """Price of a share tonight, shape (N,), in the unit of the account's first session; NaN without one."""
+    panel = data.market.panel
+    price_N: FloatArray = panel.raw_close_TN[-1]
+    if len(panel.wrong.session_K):
+        tonight, begun = panel.n_sessions - 1, _begun(data, recorded)
+        prices = _prices(data, tonight, begun, [], pl.DataFrame()) if real is None else real.prices
+        price_N = np.where(panel.traded_TN[-1], prices.price_TN[-1, : panel.n_firms], np.nan)
+    return price_N
+
+
+def _begun(data: NightData, recorded: Recorded) -> int:
+    """Row of the panel in which the account begins; 0 if the prices do not have it."""
+    days = data.market.panel.dates_T.tolist()
+    begun = recorded.accounts["session"][0] if recorded.last else data.session
+    return days.index(begun) if begun in days else 0
+
+
+def _prices(data: NightData, first: int, begun: int, others: list[str], booked: pl.DataFrame) -> SharePrices:
+    """What a share is worth and pays from row ``first`` of the panel on; other firms keep a booked price.
+
+    Prices are in the unit of row ``begun``, at most ``first``.
+    """
     panel = data.market.panel
     before = max(first - _LOOK_BACK, 0)
     market, wrong = market_of_nights(panel, data.tables.get("securities")), panel.wrong
@@ -162,14 +182,14 @@ def _prices(data: NightData, first: int, others: list[str], booked: pl.DataFrame
         np.nan_to_num(to_panel(data.tables["prices"], name, panel), nan=absent)
         for name, absent in (("split_ratio", 1.0), ("dividend", 0.0))
     )
-    # Rows in another unit earn nothing: a share keeps the unit of the account's first session.
+    # Rows in another unit earn nothing: a share keeps its unit.
     unit_TN = np.full_like(panel.raw_close_TN, np.nan)
     np.divide(earned_index(panel), panel.total_return_index_TN, out=unit_TN, where=panel.traded_TN)
     unit_TN[wrong.session_K[wrong.price_K], wrong.firm_K[wrong.price_K]] = np.nan
-    start_N = carry(unit_TN)[first]
+    start_N = carry(unit_TN)[begun]
     unit_TN /= np.where(np.isnan(start_N), 1.0, start_N)
     for t, n in zip(wrong.session_K[~wrong.price_K], wrong.firm_K[~wrong.price_K], strict=True):
-        if t > first and panel.traded_TN[:t, n].any():
+        if t > begun and panel.traded_TN[:t, n].any():
             unit_TN[t:, n] *= split_TN[t, n] * (1.0 + dividend_TN[t, n] / panel.raw_close_TN[t, n])
             split_TN[t, n], dividend_TN[t, n] = 1.0, 0.0
     close_TN = panel.raw_close_TN * unit_TN
@@ -276,7 +296,7 @@ def _positions(
         np.divide(real.fills.paid_TN, bought_TN, out=at_TN, where=bought_TN != 0)
     elif before.course is not None:
         course, first, tickers, start_N = before.course, before.start, panel.tickers_N, before.start_N
-        prices = _prices(data, first, [], pl.DataFrame())
+        prices = _prices(data, first, _begun(data, recorded), [], pl.DataFrame())
         terms = BacktestConfig.model_validate(json.loads(recorded.accounts["terms"][-1]))
         at_TN = _fill_prices(terms, panel, slice(first, panel.n_sessions), prices)
     else:

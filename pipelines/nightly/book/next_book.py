@@ -31,7 +31,13 @@ from pipelines.errors import DataError
 from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import Accounts, BookLimits, Books, Holdings
-from pipelines.nightly.book.account import account_capital, book_sessions, real_account, with_capital
+from pipelines.nightly.book.account import (
+    account_capital,
+    book_sessions,
+    order_prices,
+    real_account,
+    with_capital,
+)
 from pipelines.nightly.book.holdings import NOT_IN_THE_DATA, TOO_SMALL, Held, Recorded, hold, place
 from pipelines.nightly.data import NightData
 from pipelines.nightly.result import NightFinding, follow
@@ -66,7 +72,7 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     actual = None if real is None else real.actual
     before = hold(recorded, panel, data.tables.get("securities"), rule, delay=delay, actual=actual)
     booked, said = book_sessions(configured, data, recorded, before, real)
-    rows, cut = _rows(config, name, data, before, decided)
+    rows, cut = _rows(config, name, data, before, decided, order_prices(data, recorded, real))
     key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
 
     def of_night(table: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
@@ -158,8 +164,8 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
     return _Decided("made", weight_N, uses, notes=notes)
 
 
-def _rows(
-    config: Config, name: str, data: NightData, before: Held, decided: _Decided
+def _rows(  # noqa: PLR0917  # what a night has
+    config: Config, name: str, data: NightData, before: Held, decided: _Decided, price_N: FloatArray
 ) -> tuple[pl.DataFrame, float]:
     """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
     panel, quarantined = data.market.panel, quarantined_tickers(data.lake, data.session)
@@ -186,7 +192,6 @@ def _rows(
     estimates = estimate(trade_N)
     bound_N = bounds(config.backtest.books[name], weight_N, estimates, panel.group_TN[-1])
     bound_N[small_N & estimates.tradable_N] = TOO_SMALL
-    price_N = panel.raw_close_TN[-1]
     shares_N = trade_N * before.order_nav * account_capital(config, data.lake) / price_N
     lot = config.backtest.execution.lot
     if lot is not None:

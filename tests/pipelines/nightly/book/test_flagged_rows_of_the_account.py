@@ -74,5 +74,8 @@ def test_a_row_in_another_unit_earns_nothing(
         shares[session] = of_firm["shares"].sum()
     assert [nav[session] for session in NIGHTS[:-1]] == pytest.approx([1e6] * 5)
     assert nav[LATER] == pytest.approx(1.05e6)
-    if filled != "rule":
-        assert [shares[session] for session in NIGHTS[1:]] == pytest.approx([5000] * 4 + [4000])
+    last = 5250 if filled == "rule" else 4000
+    assert [shares[session] for session in NIGHTS[1:]] == pytest.approx([5000] * 4 + [last])
+    order = made.tables["books"].row(by_predicate=pl.col("ticker") == FIRM, named=True)
+    assert order["price"] == pytest.approx(100)
+    assert order["shares"] == pytest.approx(5250 - last, abs=1e-6)
