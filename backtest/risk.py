@@ -27,6 +27,7 @@ from backtest.analysis.styles import (
     sum_by,
 )
 from features.arrays import BoolArray, Float32Array, FloatArray, IntArray
+from features.panel.cleaned import as_known
 from features.panel.derived import cached
 from features.panel.panel import Panel
 
@@ -153,7 +154,9 @@ def characteristic_risk(panel: Panel) -> CharacteristicRisk:
 
     def estimate() -> CharacteristicRisk:
         universe_TN = newest_universe(panel.traded_TN if panel.universe_TN is None else panel.universe_TN)
-        volatility_TN = CHARACTERISTICS.compute(panel, ["volatility_63"])[:, :, 0]
+        volatility_TN = as_known(
+            panel, lambda known: CHARACTERISTICS.compute(known, ["volatility_63"])[:, :, 0]
+        )
         return risk_model(
             style_scores(panel, universe_TN, RISK_STYLES),
             panel.group_TN,

@@ -1,8 +1,9 @@
 """Style scores of firms, from the panel alone, and the returns of the factors that they make.
 
 A style is a characteristic of the feature library, ranked within the date's universe and mapped to a standard
-normal. A score of session t is known at the close of t. The sign is that of the name: a positive score is a
-large, cheap, rising, recently fallen or volatile firm.
+normal. A score of session t is known at the close of t, and leaves the wrong prices out that are known to be
+wrong by then. The sign is that of the name: a positive score is a large, cheap, rising, recently fallen or
+volatile firm.
 
 In each session the returns of the universe are regressed on the scores of an earlier close:
 ``r_i = f_market + sum_k f_k x_ik + e_i`` (Fama and MacBeth 1973). ``f_k`` is the return of a portfolio with a
@@ -19,7 +20,8 @@ import numpy as np
 
 from features.arithmetic.rolling import last_known_index
 from features.arithmetic.transforms import rank_normal
-from features.arrays import BoolArray, Float32Array, FloatArray, IntArray, require_shape
+from features.arrays import AnyFloatArray, BoolArray, Float32Array, FloatArray, IntArray, require_shape
+from features.panel.cleaned import as_known
 from features.panel.holding import held_return, holders
 from features.panel.panel import Panel
 
@@ -100,13 +102,25 @@ def style_scores(panel: Panel, universe_TN: BoolArray, styles: Sequence[Style] =
     known_KT = np.empty((len(usable), len(universe_TN)), dtype=np.bool_)
     raw_TNK = CHARACTERISTICS.compute(panel, [style.characteristic for style in usable])
     for k, style in enumerate(usable):
-        score_TN = rank_normal(raw_TNK[:, :, k], ranked_TN)
+        score_TN = rank_normal(_as_known(panel, style.characteristic, raw_TNK[:, :, k]), ranked_TN)
         unknown_TN = np.isnan(score_TN)
         known_KT[k] = ~unknown_TN.all(axis=1)
         np.multiply(score_TN, np.float32(style.sign), out=score_KTN[k])
         score_KTN[k][unknown_TN] = 0.0
     names = tuple(style.name for style in usable)
     return StyleScores(names, score_KTN, known_KT, ranked_TN, tuple(left_out))
+
+
+def _as_known(panel: Panel, name: str, raw_TN: Float32Array) -> AnyFloatArray:
+    """Leave the wrong prices known at the close out of a characteristic; market equity has none of them."""
+    from features.library.characteristics import CHARACTERISTICS
+    from features.library.characteristics.market import known_beta
+
+    if not len(panel.wrong.session_K) or CHARACTERISTICS[name].needs_statements:
+        return raw_TN
+    if name == "beta_252":  # the returns of all firms are in it
+        return np.where(np.isnan(raw_TN), np.nan, known_beta(panel, 252))
+    return as_known(panel, lambda known: CHARACTERISTICS.compute(known, [name])[:, :, 0])
 
 
 def newest_universe(universe_TN: BoolArray) -> BoolArray:

@@ -19,10 +19,10 @@ from backtest.books.book import (
     spread_over_sessions,
 )
 from backtest.books.schedules import Schedule, calendar, every_session
-from features.arithmetic.rolling import rolling_regression, rolling_std
+from features.arithmetic.rolling import rolling_std
 from features.arrays import BoolArray, DateArray, FloatArray, IntArray
 from features.panel.cleaned import as_known, not_yet_known
-from features.panel.derived import cached, daily_return, row_mean
+from features.panel.derived import cached, daily_return
 from features.panel.panel import Panel
 
 BETA_SESSIONS = 252
@@ -97,26 +97,6 @@ def _past_returns(panel: Panel, held: slice) -> PastReturns:
     return replace(past, delivered_SN=daily_return(panel), not_known_SN=not_yet_known(panel))
 
 
-def _betas(panel: Panel) -> FloatArray:
-    """Slope on the market's return, shape (T, N), each row without the wrong prices known at its close."""
-    if not len(panel.wrong.session_K):
-        from features.library.characteristics.market import market_regression  # imports the feature library
-
-        return market_regression(panel, BETA_SESSIONS)[0]
-
-    def regress(return_SN: FloatArray, rows: slice) -> FloatArray:
-        members_SN = True if panel.members_TN is None else panel.members_TN[rows]
-        market_S1 = row_mean(np.where(members_SN, return_SN, np.nan))
-        return rolling_regression(return_SN, market_S1, BETA_SESSIONS, BETA_SESSIONS // 2)[0]
-
-    past = _past_returns(panel, slice(0, None))
-    beta_TN = regress(past.return_SN, slice(None))
-    for t in np.flatnonzero(not_yet_known(panel).any(axis=1)).tolist():
-        rows = slice(max(t - BETA_SESSIONS + 1, 0), t + 1)
-        beta_TN[t] = regress(past.window(t, BETA_SESSIONS), rows)[-1]
-    return beta_TN
-
-
 def _inputs(  # noqa: PLR0917  # the arguments of book_targets
     book: Book,
     schedule: Schedule,
@@ -141,7 +121,9 @@ def _inputs(  # noqa: PLR0917  # the arguments of book_targets
 
     beta_TN = volatility_TN = None
     if "beta" in book.needs:
-        beta_TN = cached(panel, (book_targets, "beta"), lambda: _betas(panel))[held]
+        from features.library.characteristics.market import known_beta  # imports the feature library
+
+        beta_TN = known_beta(panel, BETA_SESSIONS)[held]
     if "volatility" in book.needs:
         volatility_TN = cached(panel, (book_targets, "volatility"), volatility)[held]
     return BookInputs(

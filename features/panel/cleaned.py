@@ -8,14 +8,17 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
-from features.arrays import BoolArray, FloatArray, IntArray, frozen
+from features.arrays import BoolArray, Element, IntArray, frozen
 from features.panel.derived import cached, changed_arrays
 from features.panel.holding import earned_index
 from features.panel.panel import NO_ROWS, Panel
 
 
-def as_known(panel: Panel, compute: Callable[[Panel], FloatArray], *, hindsight: bool = False) -> FloatArray:
+def as_known(
+    panel: Panel, compute: Callable[[Panel], npt.NDArray[Element]], *, hindsight: bool = False
+) -> npt.NDArray[Element]:
     """Compute a causal series of each firm by itself, without the wrong rows that are known at the close.
 
     A wrong price counts as no trade, and after a row in another unit, prices other than those as quoted stay

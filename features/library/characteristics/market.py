@@ -20,7 +20,8 @@ from features.arrays import FloatArray
 from features.library.characteristics.registry import characteristic
 from features.library.characteristics.volatility import half
 from features.library.registry import Compute
-from features.panel.derived import cached, cached_per_panel, daily_return, market_return
+from features.panel.cleaned import as_known, not_yet_known
+from features.panel.derived import cached, cached_per_panel, daily_return, market_return, row_mean
 from features.panel.panel import Panel
 
 
@@ -46,6 +47,27 @@ def market_regression(panel: Panel, window: int) -> tuple[FloatArray, FloatArray
         return rolling_regression(daily_return(panel), market_return(panel), window, half(window))
 
     return cached(panel, (market_regression, window), regress)
+
+
+def known_beta(panel: Panel, window: int) -> FloatArray:
+    """Slope on the market's return, shape (T, N), each row without the wrong prices known at its close."""
+    if not len(panel.wrong.session_K):
+        return market_regression(panel, window)[0]
+
+    def regress(return_SN: FloatArray, rows: slice) -> FloatArray:
+        members_SN = True if panel.members_TN is None else panel.members_TN[rows]
+        market_S1 = row_mean(np.where(members_SN, return_SN, np.nan))
+        return rolling_regression(return_SN, market_S1, window, half(window))[0]
+
+    def compute() -> FloatArray:
+        return_TN, delivered_TN = as_known(panel, daily_return, hindsight=True), daily_return(panel)
+        late_TN, beta_TN = not_yet_known(panel), regress(return_TN, slice(None))
+        for t in np.flatnonzero(late_TN.any(axis=1)).tolist():
+            rows = slice(max(t - window + 1, 0), t + 1)
+            beta_TN[t] = regress(np.where(late_TN[t], delivered_TN[rows], return_TN[rows]), rows)[-1]
+        return beta_TN
+
+    return cached(panel, (known_beta, window), compute)
 
 
 def _beta(window: int) -> Compute:

@@ -10,10 +10,12 @@ import polars as pl
 import pytest
 from random_markets import DAYS, random_tables
 
+from backtest.analysis.styles import style_scores
 from backtest.books.book import Book
 from backtest.books.decisions import book_targets
 from backtest.books.rules.quantile_long_short import QuantileLongShort
 from backtest.books.rules.rank_weighted import RankWeighted
+from backtest.risk import RISK_STYLES
 from features.panel.cleaned import as_known
 from features.panel.derived import daily_return
 from features.panel.panel import Panel, WrongRows, build_panel
@@ -116,6 +118,17 @@ def test_a_neutral_book_forgets_a_tick_once_it_is_known(panels: tuple[Panel, Pan
     np.testing.assert_allclose(flagged[:known], before[:known], rtol=0, atol=1e-12)
     np.testing.assert_allclose(flagged[known:], after[known:], rtol=0, atol=1e-12)
     assert np.abs(before[known:] - after[known:]).max() > 0.02
+
+
+def test_styles_forget_a_tick_once_it_is_known(panels: tuple[Panel, Panel, Panel]) -> None:
+    flagged, before, after = (style_scores(one, one.traded_TN, RISK_STYLES) for one in panels)
+    names = [style.name for style in RISK_STYLES if style.family not in {"size", "value"}]
+    assert flagged.names == tuple(names)
+    scores = (one.score_KTN for one in (flagged, before, after))
+    for name, got_TN, before_TN, after_TN in zip(names, *scores, strict=True):
+        np.testing.assert_array_equal(got_TN[:NEXT], before_TN[:NEXT], err_msg=name)
+        np.testing.assert_array_equal(got_TN[NEXT:], after_TN[NEXT:], err_msg=name)
+        assert not np.array_equal(before_TN[NEXT:], after_TN[NEXT:]), name
 
 
 def test_series_without_wrong_rows(panels: tuple[Panel, Panel, Panel]) -> None:
