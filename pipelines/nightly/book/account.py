@@ -391,10 +391,11 @@ def _absent(config: Config, data: NightData, before: Held, capital: float) -> pl
     rows = []
     for ticker, one in before.absent.items():
         price, priced_on = (last.get(ticker, {}).get(name) for name in ("price", "priced_on"))
-        value = one.weight * before.nav * capital
-        row = {"t": len(days) - 1, "ticker": ticker, "value": value, "price": price}
+        value, fee = one.weight * before.nav * capital, one.fee * before.nav * capital
+        row = {"ticker": ticker, "value": value, "price": price, "charge": fee, "pnl": -fee}
         row["priced_at"] = days.index(priced_on) if priced_on in days else None
-        rows.append(row | {"shares": value / price if price else None})
+        row["shares"] = value / price if price else None
+        rows += [row | {"t": t} for t in range(before.start + 1, len(days))]
     return pl.DataFrame(rows, schema=_EMPTY.schema)
 
 

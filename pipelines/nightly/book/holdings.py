@@ -45,6 +45,7 @@ class Absent:
     weight: float
     since: dt.date
     growth: float
+    fee: float = 0.0  # for borrowing it for a session, over NAV
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,10 +229,17 @@ class _Rolling:
         held = self._recorded.holdings["weight"].sum()
         absent = sum(one.weight for one in self._absent.values())
         cash = self._nav * (1.0 - float(held)) + self._paid
+        rate = self._settings().costs.borrow_bps_per_year * 1e-4 / panel.periods_per_year
+        for ticker, one in self._absent.items():
+            self._absent[ticker] = replace(one, fee=rate * max(-one.weight, 0.0))
+        fees_T = (
+            self._nav * sum(one.fee for one in self._absent.values()) * np.arange(tonight - self._start + 1)
+        )
         orders = {at: self._target(night) for at, night in self._orders()}
         goal = None if self._traded is None else self._target(self._traded).goal
-        start = Account(self._value_N, self._open_N, cash + self._nav * absent, goal)
+        start = Account(self._value_N, self._open_N, cash + self._nav * absent - fees_T[-1], goal)
         course, unit = self._continued(start, self._start, tonight, orders), self._nav
+        course = replace(course, nav_T=course.nav_T + fees_T[::-1])
         now = course.account
         if actual is not None:
             self._absent = dict(actual.absent)
@@ -259,7 +267,8 @@ class _Rolling:
             since_N=since_N,
             growth_N=growth_N,
             absent={
-                ticker: replace(one, weight=one.weight * unit / nav) for ticker, one in self._absent.items()
+                ticker: replace(one, weight=one.weight * unit / nav, fee=one.fee * unit / nav)
+                for ticker, one in self._absent.items()
             },
             events=tuple(self._events),
             missed=self._missed,
@@ -409,20 +418,23 @@ class _Rolling:
                 small_N, later_TN = target.small_N, state_TN[at - first :]
                 later_TN[:] = self._market.state_TN[rows[at - first :]]
                 later_TN[:, small_N] &= np.uint8(255 - TRADABLE)
-        market = BookMarket(self._market.value_TN[rows], state_TN)
-        try:  # costs and execution that orders are traded under, as they were recorded with them
-            settings = BacktestConfig.model_validate(json.loads(terms or self._account["terms"]))
-        except ValueError as error:
-            raise DataError(
-                f"The terms of the order of {self._last} in the table accounts cannot be read "
-                f"({one_line(error)}); restore the table, or start again from cash under another name."
-            ) from None
+        market, settings = BookMarket(self._market.value_TN[rows], state_TN), self._settings(terms)
         span = slice(first, last + 1)
         costs = book_costs(settings, self._panel, span)
         execution = book_execution(settings, self._panel, span, 1)
         course = roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
         end = replace(course.account, open_N=np.where(small_N, 0.0, course.account.open_N))
         return replace(course, account=end)
+
+    def _settings(self, terms: str | None = None) -> BacktestConfig:
+        """Costs and execution that orders are traded under, as they were recorded with them."""
+        try:
+            return BacktestConfig.model_validate(json.loads(terms or self._account["terms"]))
+        except ValueError as error:
+            raise DataError(
+                f"The terms of the order of {self._last} in the table accounts cannot be read "
+                f"({one_line(error)}); restore the table, or start again from cash under another name."
+            ) from None
 
     def _anchors(self, start: Account, now: Account) -> tuple[DateArray, FloatArray]:
         """Session at which each position was last traded, and the total return factor since."""

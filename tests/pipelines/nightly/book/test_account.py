@@ -19,6 +19,7 @@ from night_world import (
     FIRMS,
     FIRST,
     LOST,
+    LOST_ON,
     MODEL,
     PAYER,
     RENAMED,
@@ -288,6 +289,30 @@ def test_a_book_that_continues_goes_on_from_its_decision_and_not_from_what_was_b
     assert cut["weight"] < cut["decided"] - 0.1
     nav = orders.run(data.market.panel, keep_ledger=True).nav_ledger_T
     np.testing.assert_allclose(lake.read("profits").sort("session")["backtest_nav"] / 1e6, nav, rtol=1e-9)
+
+
+def test_a_short_position_without_data_pays_the_borrow_fee(tmp_path: Path) -> None:
+    """The night of the first session without data is not played, and its fee is booked by the next one."""
+    at = DAYS.index(LOST_ON)
+    world, lake, sessions = World(), Lake(tmp_path / "lake"), DAYS[at - 3 : at + 3]
+    config = demo(tmp_path)
+    for session in (day for day in sessions if day != LOST_ON):
+        world.deliver(lake, session)
+        signals = signals_of(world, sessions, session)
+        liking = pl.when(pl.col("ticker") == LOST).then(-9.0).otherwise("signal")
+        play(lake, config, session, signals.with_columns(liking.alias("signal")))
+    of_firm = lake.read("positions").filter(ticker=LOST).sort("session")
+    lost = of_firm.filter(pl.col("session") >= LOST_ON)
+    assert lost["session"].to_list() == [LOST_ON, *sessions[4:]]
+    assert lost["value"].unique().len() == 1
+    assert lost["value"][0] < 0
+    paid = lost["value"].abs() * BORROW * 1e-4 / 252
+    np.testing.assert_allclose(lost["charge"], paid, rtol=1e-12)
+    np.testing.assert_allclose(lost["pnl"], -paid, rtol=1e-12)
+    profits = lake.read("profits").sort("session")
+    earned = profits["pnl"] + profits["revision"]
+    np.testing.assert_allclose(profits["nav"], 1e6 + earned.cum_sum(), rtol=1e-12)
+    assert profits["revision"].abs().max() < 1e-6
 
 
 def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: Path) -> None:
