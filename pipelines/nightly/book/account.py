@@ -31,7 +31,7 @@ from pipelines.config.schema import Config
 from pipelines.config.sections import BacktestConfig
 from pipelines.format import abbreviate
 from pipelines.lake.lake import Lake
-from pipelines.lake.renames import newest_ticker
+from pipelines.lake.renames import newest_ticker, renamed
 from pipelines.lake.schemas import Positions, Profits
 from pipelines.nightly.book.holdings import Absent, Actual, Held, Recorded, market_of_nights, place, replay
 from pipelines.nightly.book.trades import given_trades, grid, place_trades
@@ -485,12 +485,11 @@ def account_tables(
     own = (pl.col("config") == config_name) & (pl.col("session") <= through)
     profits = lake.rows("profits", filters=own).sort("session")
     positions = lake.rows("positions", filters=own).sort("session", "ticker")
-    now = {
-        old: newest_ticker(old, day, renames)
-        for old, day in renames.select("ticker", pl.col("from_date").dt.offset_by("-1d")).iter_rows()
-    }
+    # the day of its price tells a firm that is held under a former ticker from the next firm with that ticker
+    dated = positions.with_row_index("row").with_columns(known=pl.coalesce("priced_on", "session"))
     by_firm = (
-        positions.group_by(pl.col("ticker").replace(now))
+        renamed(dated, renames, ["row"], "known")
+        .group_by("ticker")
         .agg(pl.col("pnl", "backtest_pnl", "fee", "charge", "dividend").sum())
         .with_columns(shortfall=pl.col("backtest_pnl") - pl.col("pnl"))
         .sort(pl.col("shortfall").abs(), "ticker", descending=[True, False])

@@ -29,6 +29,7 @@ from night_world import (
     TOLD_ON,
     World,
     play,
+    store,
 )
 from places import ROOT
 from polars.testing import assert_frame_equal
@@ -40,6 +41,7 @@ from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
+from pipelines.lake.schemas import schema
 from pipelines.nightly.book.account import account_tables
 from pipelines.nightly.book.trades import read_trades
 from pipelines.nightly.data import night_data
@@ -313,6 +315,26 @@ def test_a_short_position_without_data_pays_the_borrow_fee(tmp_path: Path) -> No
     earned = profits["pnl"] + profits["revision"]
     np.testing.assert_allclose(profits["nav"], 1e6 + earned.cum_sum(), rtol=1e-12)
     assert profits["revision"].abs().max() < 1e-6
+
+
+def test_the_shortfall_of_a_firm_is_not_that_of_the_next_firm_with_its_ticker(tmp_path: Path) -> None:
+    """A is called B from session 3 on, which is told after session 3, and another firm is A from session 4 on."""
+    days, lake = NIGHTS[:6], Lake(tmp_path / "lake")
+    of_day = [("A", 1, 1, 1.0), ("A", 3, 2, 2.0), ("B", 4, 4, 4.0), ("A", 5, 5, 8.0), ("A", 4, None, 16.0)]
+    amounts = dict.fromkeys(("value", "fee", "charge", "dividend", "pnl"), 0.0)
+    rows = [
+        {"config": "c", "night": days[t], "session": days[t], "ticker": ticker, "backtest_pnl": pnl}
+        | {"priced_on": None if priced is None else days[priced]}
+        | amounts
+        for ticker, t, priced, pnl in of_day
+    ]
+    stamps = {"created_at": dt.datetime(2021, 1, 1, tzinfo=dt.UTC)}
+    store(lake, "positions", [row | stamps for row in rows])
+    numbers = dict.fromkeys(schema("profits").columns(), 0.0) | {"positions": 1, "filled_by": "rule"}
+    store(lake, "profits", [numbers | stamps | {"config": "c", "session": days[5], "night": days[5]}])
+    renames = pl.DataFrame({"ticker": ["A"], "from_date": [days[3]], "new_ticker": ["B"]})
+    shortfall = account_tables(lake, "c", days[5], renames)["shortfall"]
+    assert dict(shortfall.select("ticker", "shortfall").iter_rows()) == {"A": 24.0, "B": 7.0}
 
 
 def test_trades_below_the_threshold_are_no_orders_and_are_not_filled(tmp_path: Path) -> None:
