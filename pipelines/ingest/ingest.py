@@ -330,7 +330,8 @@ def describe_ingest(summary: IngestSummary) -> str:
         for what, by_rule in (("quarantined", counts.quarantined), ("flagged", counts.flagged)):
             lines += [f"    {what} {rows:,} by rule {rule}" for rule, rows in by_rule.items()]
         if counts.collapsed:
-            what = "duplicates with an equal close collapsed, the last one kept"
+            of_prices = "duplicates with an equal close collapsed, the last one kept"
+            what = of_prices if table == "prices" else "identical duplicates collapsed"
             lines.append(f"    {counts.collapsed:,} {what}")
     if not summary.tables:
         lines.append("  nothing new")

@@ -247,6 +247,15 @@ def test_the_simulated_market_is_stored_except_for_its_bad_ticks(tmp_path: Path)
     assert lake.versions() == versions
 
 
+def test_only_prices_are_said_to_have_duplicates_with_an_equal_close(tmp_path: Path) -> None:
+    prices, spell = bars("A", 1.0), {"universe": "u", "ticker": "A", "from_date": date(2024, 1, 2)}
+    twice = {"prices": pl.concat([prices, prices]), "membership": pl.DataFrame([spell, spell])}
+    lake = Lake(tmp_path)
+    told = describe_ingest(ingest(Live(lake, SourceTables(twice)), lake)).splitlines()
+    assert "    1 duplicates with an equal close collapsed, the last one kept" in told
+    assert "    1 identical duplicates collapsed" in told
+
+
 def test_a_live_source_is_committed_batch_by_batch_and_summarised(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     source = Live(
