@@ -356,9 +356,17 @@ def collect(rows: pl.LazyFrame, file: Path, names: Mapping[str, str] | None = No
     if names is not None:
         rows = rows.select(pl.col(theirs).alias(ours) for ours, theirs in names.items())
     try:
-        return rows.collect()
+        frame = rows.collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         raise _unreadable(file, error) from error
+    for ours, theirs in (names or {}).items():
+        kind = frame.schema[ours]
+        if kind.is_nested() or kind == pl.Duration:  # a type that only Parquet has
+            raise DataError(
+                f"{file} has values of the type {kind} in the column {theirs!r}: write plain dates, numbers "
+                "or text there"
+            )
+    return frame
 
 
 def _unreadable(file: Path, error: Exception) -> DataError:

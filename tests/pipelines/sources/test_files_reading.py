@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import polars as pl
@@ -61,6 +61,14 @@ def test_csv_and_parquet_of_one_pattern_are_concatenated(tmp_path: Path) -> None
         (date(2020, 1, 3), "A", 2.0, 5.5),
         (date(2020, 1, 6), "A", 3.5, 7.0),
     ]
+
+
+@pytest.mark.parametrize("value", [[1.5], {"usd": 1.5}, timedelta(days=1)], ids=["list", "struct", "span"])
+def test_a_column_of_lists_or_spans_is_named(value: object, tmp_path: Path) -> None:
+    file = tmp_path / "prices.parquet"
+    pl.DataFrame({"date": ["2020-01-02"], "ticker": ["A"], "PX": [value]}).write_parquet(file)
+    with pytest.raises(DataError, match=r"prices.parquet has values of the type .* in the column 'PX': "):
+        files_source(file, columns={"close": "PX"}).fetch()
 
 
 def test_files_of_a_pattern_with_different_columns_are_refused(tmp_path: Path) -> None:
