@@ -9,6 +9,7 @@ import polars as pl
 from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
+from pipelines.lake.gaps import with_events_of_gaps
 from pipelines.lake.lake import Lake
 from pipelines.lake.renames import follow_renames, last_names
 from pipelines.lake.schemas import READ_TABLES, forget_later, rows_known
@@ -35,7 +36,11 @@ def read_tables(
         tables[table] = rows if through is None else forget_later(table, rows, through)
     if through is not None and "prices" in tables and tables["prices"].is_empty():
         raise DataError(f"The lake {lake.root} has no prices up to {through}; choose a later date.")
-    return follow_renames({table: rows for table, rows in tables.items() if rows.height or table == "prices"})
+    held = {table: rows for table, rows in tables.items() if rows.height or table == "prices"}
+    named = follow_renames(held)
+    if "prices" in named and "gaps" in named:
+        named["prices"] = with_events_of_gaps(named["prices"], named["gaps"])
+    return named
 
 
 def input_versions(lake: Lake, as_of: str | None = None) -> dict[str, int]:

@@ -25,8 +25,9 @@ from pipelines.format import abbreviate
 from pipelines.ingest.calendars import sessions_between, with_sessions
 from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides, QualityConfig
 from pipelines.lake.contracts import Checked, hash_of, quarantined
+from pipelines.lake.gaps import with_events_of_gaps
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty
+from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty, finite, positive
 
 MAX_GAP_DAYS: Final = 10
 STALE_SESSIONS: Final = 10
@@ -318,7 +319,8 @@ class Inspector:
         if self._rules:
             context = kept.clear() if self._complete else self._read_context(kept, first, last)
             rows = pl.concat([context, kept])
-            violations = self._find_violations(rows, listings, first, last)
+            gaps = self._known_gaps(rejected, first, last)
+            violations = self._find_violations(rows, gaps, listings, first, last)
             to_reject = violations.filter(pl.col("rule").is_in(self._rejecting))
             to_reject = to_reject.join(kept, on=_KEY, how="semi") if to_reject.height else to_reject
             to_reject = self._not_stored(to_reject.unique(_KEY, keep="first", maintain_order=True), kept)
@@ -327,7 +329,8 @@ class Inspector:
                 rejected = pl.concat([rejected, quarantined("prices", out, pl.col("rule"))])
                 kept = kept.join(to_reject, on=_KEY, how="anti")
                 left = rows.join(to_reject, on=_KEY, how="anti")
-                violations = self._find_violations(left, listings, first, last)
+                gaps = self._known_gaps(rejected, first, last)
+                violations = self._find_violations(left, gaps, listings, first, last)
             tickers = rows["ticker"].unique()
             if self._complete:
                 open_flags = self._open_flags(pl.col("rule").is_in(PRICE_RULES))
@@ -354,9 +357,10 @@ class Inspector:
         recent = pl.col("date") >= self._since - _RECENT - _USUAL
         rows = self._lake.read("prices", columns=["date", "ticker", "source"], ordered=False)
         listings = self._listings(None)
-        gaps = empty("gaps") if self._complete else missing_sessions(rows, listings, self._config)
-        known = self._lake.rows("gaps", filters=recent)
-        told = pl.concat([known, gaps.filter(recent)]).unique(_KEY)
+        gaps, known = empty("gaps"), self._lake.rows("gaps")
+        if not self._complete:  # what is stored of a rejected row stays
+            gaps = missing_sessions(rows, listings, self._config).join(known, on=_KEY, how="anti")
+        told = pl.concat([known, gaps]).filter(recent)
         found = Inspection(gaps=gaps, incomplete=tuple(describe_gaps(told, rows)))
         if self._config.coverage_collapse == "off":
             return found
@@ -372,12 +376,18 @@ class Inspector:
         flags, flagged = _update_flags(violations, self._open_flags(within), delivered_keys, now)
         return replace(found, flags=flags, flagged=flagged)
 
+    def _known_gaps(self, rejected: pl.DataFrame, first: date, last: date) -> pl.DataFrame:
+        """Return the gaps of rejected rows, and the stored ones near a delivery that is not complete."""
+        near = pl.col("date").is_between(first - _GAP - _INFLUENCE, last + _INFLUENCE + _GAP)
+        stored = empty("gaps") if self._complete else self._lake.rows("gaps", filters=near)
+        return pl.concat([_lost_rows(rejected), stored]).unique(_KEY, keep="first")
+
     def _find_violations(
-        self, rows: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date
+        self, rows: pl.DataFrame, gaps: pl.DataFrame, listings: pl.DataFrame | None, first: date, last: date
     ) -> pl.DataFrame:
         """Find the violations in rows that a delivery from ``first`` to ``last`` can affect."""
-        config = self._config
-        facts = add_neighbours(rows, listings, config.calendar, config.calendar_overrides)
+        config, whole = self._config, with_events_of_gaps(rows, gaps)
+        facts = add_neighbours(whole, listings, config.calendar, config.calendar_overrides)
         violations = find_violations(
             facts.filter(pl.col("date").is_between(first - _GAP, last + _INFLUENCE)), self._rules
         )
@@ -460,18 +470,17 @@ def _span(rows: pl.DataFrame) -> tuple[date, date]:
 _DAILY: Final = 0.5  # daily data have prices on this share of a calendar's sessions, weekly on fewer
 _MIN_FIRMS: Final = 5  # sessions that fewer firms of one exchange among several lack are halts of these firms
 _NAMED_DAYS: Final = 5
+_DOUBTED: Final = {  # of a rejected row -> rules that say that it is wrong, too
+    "split_ratio": ("split_without_return",),
+    "dividend": ("dividend_above_price", "currency_jump"),
+}
 
 
 def rejected_gaps(
     kept: pl.DataFrame, rejected: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
 ) -> pl.DataFrame:
     """Return the gaps of rejected rows on sessions, of firms with prices and without a valid one then."""
-    lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
-        pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
-        pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
-        "rule",
-    )
-    lost = lost.drop_nulls().unique(_KEY, keep="first", maintain_order=True)
+    lost = _lost_rows(rejected).unique(_KEY, keep="first", maintain_order=True)
     lost = lost.join(kept, on=_KEY, how="anti").join(kept, on="ticker", how="semi")
     if lost.is_empty():
         return empty("gaps")
@@ -480,6 +489,27 @@ def rejected_gaps(
     dated = with_dates(rows, securities, config.calendar, config.calendar_overrides)
     session = pl.col("session").fill_null(~pl.col("sparse"))
     return lost.join(dated.filter(session), on=_KEY, how="semi").select(Gaps.column_names())
+
+
+def _lost_rows(rejected: pl.DataFrame) -> pl.DataFrame:
+    """Return rejected rows as gaps, with the split and the dividend that nothing contradicts."""
+    lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
+        pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
+        pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
+        "rule",
+        *(
+            pl.col("row").str.json_path_match(f"$.{name}").cast(pl.Float64, strict=False).alias(name)
+            for name in _DOUBTED
+        ),
+    )
+    paid = finite("dividend") & (pl.col("dividend") >= 0)
+    plausible = {"split_ratio": positive("split_ratio"), "dividend": paid}
+    return lost.drop_nulls([*_KEY, "rule"]).with_columns(
+        pl.when(sound & ~pl.col("rule").is_in(_DOUBTED[name]) & (pl.col(name).n_unique().over(_KEY) == 1))
+        .then(name)
+        .alias(name)
+        for name, sound in plausible.items()
+    )
 
 
 def missing_sessions(
@@ -500,8 +530,9 @@ def missing_sessions(
         within = within.filter(pl.col("date").is_between("first", "last", closed="none"))
         if len(of_calendar) < rows["ticker"].n_unique():
             within = within.filter(pl.len().over("date") >= _MIN_FIRMS)
-        rule = pl.lit("missing_session").alias("rule")
-        parts.append(within.select(*_KEY, rule).sort(_KEY))
+        unknown = pl.lit(None, pl.Float64)
+        gap = {"rule": pl.lit("missing_session"), "split_ratio": unknown, "dividend": unknown}
+        parts.append(within.select(*_KEY, **gap).sort(_KEY))
     return pl.concat(parts)
 
 

@@ -84,11 +84,13 @@ class Prices(dy.Schema):
 class Gaps(dy.Schema):
     """Prices that are missing although the session is known: a row was rejected, or the session is missing.
 
-    Ingest writes this table. A firm without a row here and in ``prices`` is halted.
+    Ingest writes this table. A firm without a row here and in ``prices`` is halted. ``split_ratio`` and
+    ``dividend`` are those of the rejected row; null is none, or unknown.
     """
 
     date, ticker = key_date(), key_text()
     rule = dy.String()
+    split_ratio, dividend = measure(nullable=True), measure(nullable=True)
 
 
 class Securities(dy.Schema):

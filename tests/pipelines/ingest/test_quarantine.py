@@ -15,9 +15,11 @@ from given_files import files_source
 from pipelines.audit.registry import CHECKS
 from pipelines.cli.main import main
 from pipelines.config.load import check_config
+from pipelines.dataset.tables import read_tables
 from pipelines.errors import ConfigError, DataError
 from pipelines.ingest.ingest import ingest
 from pipelines.ingest.quarantine import Selection, describe_listing, listing, open_rejections, release
+from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import check
 from pipelines.lake.lake import Lake
 from pipelines.run.fetch import make_source
@@ -333,3 +335,48 @@ def test_the_command_line_lists_and_releases(
     error = capsys.readouterr().err
     assert error.startswith("peerglass: Nothing to release matches ticker AAA")
     assert error.count("\n") == 1
+
+
+SPLIT = """date,ticker,open,high,low,close,volume,split_ratio,dividend
+2020-01-02,AAA,40,41,39,40,100,1,0
+2020-01-03,AAA,20,18,22,20,100,2,1
+2020-01-06,AAA,20,21,19,20,100,1,0
+2020-01-07,AAA,5,6,4,10,100,2,0
+2020-01-08,AAA,10,11,9,10,100,1,0.5
+2020-01-02,BBB,40,41,39,40,100,1,0
+2020-01-03,BBB,40,39,41,40,100,2,0
+"""
+
+
+class Night:
+    """A live source that delivers the first session again, and another one."""
+
+    name = "given"
+
+    def __init__(self, session: date) -> None:
+        rows = pl.read_csv(SPLIT.encode(), try_parse_dates=True, schema_overrides={"dividend": pl.Float64})
+        self.prices = rows.filter(pl.col("date").is_in([date(2020, 1, 2), session]))
+
+    def batches(self, stored: StoredData) -> Iterator[SourceTables]:
+        yield SourceTables({"prices": self.prices})
+
+
+@pytest.mark.parametrize("nights", [[], [2, 3, 6, 7, 8]], ids=["one_delivery", "night_by_night"])
+def test_a_rejected_row_keeps_its_split_and_dividend(tmp_path: Path, nights: list[int]) -> None:
+    lake = Lake(tmp_path / "lake")
+    quality = QualityConfig(split_without_return="reject", return_without_split="reject")
+    for day in nights:
+        ingest(Night(date(2020, 1, day)), lake, quality=quality)
+    if not nights:
+        (tmp_path / "prices.csv").write_text(SPLIT)
+        ingest(files_source(tmp_path / "prices.csv"), lake, quality=quality)
+    assert lake.rows("flags").is_empty()
+    rows = read_tables(lake, lake.versions_to_read())["prices"].filter(ticker="AAA")
+    assert rows.select("date", "split_ratio", "dividend").rows() == [
+        (date(2020, 1, 2), 1.0, 0.0),
+        (date(2020, 1, 6), 2.0, 1.0),
+        (date(2020, 1, 8), 2.0, 0.5),
+    ]
+    release(lake, Selection(rule="high_not_below_low", ticker="AAA"))
+    rows = read_tables(lake, lake.versions_to_read())["prices"].filter(ticker="AAA")
+    assert rows["split_ratio"].to_list() == [1.0, 2.0, 1.0, 2.0], "the split of a released row counts once"

@@ -38,7 +38,7 @@ def test_changed_added_and_withdrawn_rows_by_table_and_firm() -> None:
     before = {"prices": prices([1.0, 2.0, 4.0], ["A", "B", "C"]), "flags": flag("B")}
     later = STAMP + dt.timedelta(days=1)
     after = {"prices": prices([1.0, 3.0], ["A", "B"], later)}  # the time of writing is no change
-    gap = {"date": [DAYS[2]], "ticker": ["C"], "rule": ["missing"]}
+    gap = {"date": [DAYS[2]], "ticker": ["C"], "rule": ["missing"], "split_ratio": [None], "dividend": [None]}
     after["gaps"] = pl.DataFrame(gap, schema=empty("gaps").schema)
 
     found = corrections(before, after)
