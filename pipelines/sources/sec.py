@@ -7,7 +7,8 @@ edgartools sends the requests, keeps to the SEC's rate limit and parses the answ
 Every filing with a fact for an item and period is one version of it: a 10-Q or 10-K, the comparison column of
 next year's filing, an amendment. Within a filing, the best tag of an item is used (`TAGS`), with the span of
 a year in annual reports and of a quarter in quarterly ones. Cash flows are reported only from the beginning
-of the year: the quarter is the difference to the months up to the previous quarter, as known by then.
+of the year: the quarter is the difference to the months up to the previous quarter, as known by then. Another
+value of these months is another version of the quarter.
 
 A split after the period and before the filing has retroactive effect on the statements, comparatives included
 (SEC Staff Accounting Bulletin, Topic 4.C; ASC 505-10-S99-4 and ASC 260-10-55-12). Share counts and per-share
@@ -294,6 +295,7 @@ def statement_rows(
     filings = _sort_into_filings(facts, accepted)
     counts = Counter(undated=sum(one.accession not in accepted for one in filings))
     spans: dict[tuple[str, str, dt.date, int], float] = {}  # tag, unit, start, months
+    quarters: dict[tuple[str, dt.date], tuple[_Candidate, float]] = {}  # derived: from what, less what
     rows: dict[tuple[str, dt.date, dt.date], tuple[object, ...]] = {}
     foreign: set[str] = set()
     for filing in sorted(filings, key=lambda filing: filing.order):
@@ -302,14 +304,18 @@ def statement_rows(
         for fact in (one for candidates in filing.candidates.values() for one in candidates):
             if fact.start is not None and fact.months is not None:
                 spans[fact.tag, fact.unit, fact.start, fact.months] = fact.value
+        if not filing.annual:
+            for period, (longer, subtracted) in quarters.items():
+                if period not in filing.candidates and _before(longer, spans) != subtracted:
+                    filing.candidates[period] = [longer]
         for (item, end), candidates in filing.candidates.items():
             best = _best(candidates, annual=filing.annual)
             value, months = best.value, best.months
-            derived = False
-            if not filing.annual and item != "eps" and months in (6, 9) and best.start is not None:
-                before = spans.get((best.tag, best.unit, best.start, months - 3))
-                derived = before is not None
-                value, months = (value, months) if before is None else (value - before, 3)
+            before = None if filing.annual or item == "eps" else _before(best, spans)
+            quarters.pop((item, end), None)
+            if before is not None:
+                quarters[item, end] = best, before
+                value, months = value - before, 3
             if filing.known_at < since:
                 continue
             if best.unit[:3].isupper() and not best.unit.startswith("USD"):
@@ -318,12 +324,19 @@ def statement_rows(
             if item in base.SPLIT_ITEMS:
                 stated_on = end if best.tag == _COVER else max(end, filing.released)
             key = (item, end, filing.known_at)
-            counts.update(derived=derived, superseded=key in rows)
+            counts.update(derived=before is not None, superseded=key in rows)
             filing_id = filing.accession + (_AMENDED if filing.amended else "")
             known = (ticker, end, filing.known_at, item, value, best.unit)
             rows[key] = (*known, filing_id, months, stated_on, False)
     frame = pl.DataFrame(list(rows.values()), schema=_SCHEMA, orient="row")
     return FiledStatements(frame.sort("item", "period_end", "known_at"), counts, frozenset(foreign))
+
+
+def _before(longer: _Candidate, spans: Mapping[tuple[str, str, dt.date, int], float]) -> float | None:
+    """Return the value up to the quarter with which a span of 6 or 9 months ends; None if it is unknown."""
+    if longer.months not in {6, 9} or longer.start is None:
+        return None
+    return spans.get((longer.tag, longer.unit, longer.start, longer.months - 3))
 
 
 def _sort_into_filings(facts: Iterable[Fact], accepted: Mapping[str, dt.datetime]) -> list[_Filing]:

@@ -163,6 +163,25 @@ def test_a_year_to_date_cash_flow_gives_its_last_quarter_as_known_then() -> None
     assert values(read(other_year, half))[1] == ("operating_cash_flow", "2019-06-30", 20.0, 6)
 
 
+def test_months_before_a_derived_quarter_that_are_restated_later_give_another_version_of_it() -> None:
+    tag = "NetCashProvidedByUsedInOperatingActivities"
+    first = fact(tag, "2019-01-01", "2019-03-31", 9, "q1", filed="2019-05-01")
+    half = fact(tag, "2019-01-01", "2019-06-30", 20, "q2", filed="2019-08-01")
+    restated = fact(tag, "2019-01-01", "2019-03-31", 8, "q1a", form="10-Q/A", filed="2019-09-01")
+    nine = fact(tag, "2019-01-01", "2019-09-30", 33, "q3", filed="2019-11-01")
+    again = fact(tag, "2019-01-01", "2019-03-31", 8, "next", filed="2020-05-01")
+    rows = read(first, half, restated, nine, again).rows.filter(period_end=dt.date(2019, 6, 30))
+    assert rows.select(pl.col("known_at").cast(pl.String), "value", "months", "filing_id").rows() == [
+        ("2019-08-01", 11.0, 3, "q2"),
+        ("2019-09-01", 12.0, 3, "q1a/A"),
+    ]
+    quarter = fact(tag, "2019-04-01", "2019-06-30", 10, "q2a", form="10-Q/A", filed="2019-08-15")
+    assert values(read(first, half, quarter, restated))[2:] == [
+        ("operating_cash_flow", "2019-06-30", 11.0, 3),
+        ("operating_cash_flow", "2019-06-30", 10.0, 3),  # reported as such: nothing is derived any more
+    ]
+
+
 @pytest.mark.parametrize("weeks", [(16, 12, 12, 12), (12, 12, 12, 16), (12, 12, 12, 17), (13, 13, 13, 14)])
 def test_firms_that_count_weeks_have_every_trailing_year(weeks: tuple[int, ...]) -> None:
     """As Kroger (16, 12, 12, 12 weeks) and PepsiCo or Costco (12, 12, 12, 16, sometimes 17) report."""
