@@ -105,13 +105,17 @@ def stored_data(lake: Lake) -> StoredData:
     by_ticker = prices.group_by("ticker").agg(first, last, pl.col("close").sort_by("date").last())
     spans = by_ticker.sort("ticker").rows()
     filings = lake.rows("fundamentals", ["ticker", "filing_id"]).drop_nulls("filing_id").unique()
+    filings_by_ticker = dict(filings.group_by("ticker").agg("filing_id").rows())
+    for text in lake.rows("sources", ["unused_filings"])["unused_filings"].drop_nulls():
+        for ticker, unused in json.loads(text).items():
+            filings_by_ticker[ticker] = [*filings_by_ticker.get(ticker, ()), *unused]
     return StoredData(
         first_price={ticker: first for ticker, first, _, _ in spans},
         last_price={ticker: last for ticker, _, last, _ in spans},
         last_close={ticker: close for ticker, _, _, close in spans},
         securities=lake.rows("securities", filters=pl.col("valid_to").is_null()),
         assumed=lake.rows("fundamentals", filters=pl.col("assumed")),
-        filings={ticker: frozenset(of) for ticker, of in filings.group_by("ticker").agg("filing_id").rows()},
+        filings={ticker: frozenset(of) for ticker, of in filings_by_ticker.items()},
     )
 
 
@@ -465,6 +469,8 @@ def record_source(
     """Store a source's notes, which replace earlier ones, and hazards, which replace those of like words."""
     stored = _stored(lake, source) or {}
     names = json.dumps(dict(delivered.market), sort_keys=True)
+    unused = json.loads(stored.get("unused_filings") or "{}")
+    unused |= {ticker: sorted(of) for ticker, of in delivered.unused_filings.items()}
     all_hazards = (*json.loads(stored.get("hazards", "[]")), *delivered.hazards)
     hazards_by_text = {_NUMBER.sub("#", hazard): hazard for hazard in all_hazards}
     row = {
@@ -473,6 +479,7 @@ def record_source(
         "hazards": [json.dumps(list(hazards_by_text.values()))],
         "market": [stored.get("market", names) if source in SUPPLEMENTS else names],
         "unfinished": [None if unfinished is None else json.dumps(dataclasses.asdict(unfinished))],
+        "unused_filings": [json.dumps(unused) if any(unused.values()) else None],
     }
     texts = dict.fromkeys(row, pl.String)
     lake.upsert("sources", pl.DataFrame(row, schema_overrides=texts), delivery=delivery)

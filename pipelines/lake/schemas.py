@@ -280,12 +280,13 @@ class Sources(dy.Schema):
 
     ``notes`` is a JSON list of sentences from the last ingest that had any, ``hazards`` one from all ingests.
     ``market`` is JSON that identifies the market among others of the same source, ``unfinished`` an ingest
-    that has begun and not ended (`pipelines.lake.versions.Unfinished`).
+    that has begun and not ended (`pipelines.lake.versions.Unfinished`). ``unused_filings`` is JSON: the
+    filings by ticker that were read and have no row.
     """
 
     source = key_text()
     notes, hazards, market = dy.String(), dy.String(), dy.String(nullable=True)
-    unfinished = dy.String(nullable=True)
+    unfinished, unused_filings = dy.String(nullable=True), dy.String(nullable=True)
 
 
 class Trials(dy.Schema):

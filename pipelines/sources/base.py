@@ -9,7 +9,7 @@ of months given in the row.
 import datetime as dt
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -57,6 +57,8 @@ class SourceTables:
     statuses: tuple[TickerStatus, ...] = ()
     # what tells this market of the source from others, which its lake refuses; empty if only the data can
     market: Mapping[str, Setting] = field(default_factory=dict)
+    # by ticker; they were read, have no row in ``fundamentals``, and are not requested again
+    unused_filings: Mapping[str, Collection[str]] = field(default_factory=dict)
 
 
 class Named(Protocol):

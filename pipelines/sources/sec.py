@@ -115,6 +115,7 @@ class SecSource:
         throttled = False
         for i in range(0, len(tickers), _BATCH):
             frames: list[pl.DataFrame] = []
+            unused: dict[str, frozenset[str]] = {}
             statuses: list[base.TickerStatus] = []
             for ticker in tickers[i : i + _BATCH]:
                 status, statements = base.TickerStatus(ticker, "throttled", "too many requests"), None
@@ -124,9 +125,10 @@ class SecSource:
                 statuses.append(status)
                 if statements is not None:
                     frames.append(statements.rows)
+                    unused[ticker] = statements.unused
                     read.append((ticker, replace(statements, rows=statements.rows.clear())))
             tables = {"fundamentals": pl.concat(frames)} if frames else {}
-            yield base.SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses))
+            yield base.SourceTables(tables, _NOTES, _HAZARDS, tuple(statuses), unused_filings=unused)
 
     def _one(self, ticker: str, stored: base.StoredData) -> tuple[base.TickerStatus, FiledStatements | None]:
         """Request one firm. A failure becomes its status; DataError if the SEC rejects the identity."""
@@ -166,16 +168,18 @@ class SecSource:
         due = {key for key, filed in in_xbrl.items() if known_on(filed, accepted[key]) >= self._start}
         if not due:
             return status("empty", f"no report in XBRL since {self._start}"), None
-        if due <= {filing.removesuffix("/A") for filing in stored.filings.get(ticker, ())}:
+        if due <= {filing.removesuffix(_AMENDED) for filing in stored.filings.get(ticker, ())}:
             return status("unchanged"), None
         edgar.entity.entity_facts.clear_company_facts_cache()
         facts = company.get_facts()
         if facts is None:
             return status("failed", "reports are listed, but their facts are missing"), None
         statements = statement_rows(ticker, facts, accepted, self._start)
-        if statements.rows.is_empty():
-            return status("empty", "no known US-GAAP fact"), None
-        return status("ok"), statements
+        of_rows = {filing.removesuffix(_AMENDED) for filing in statements.rows["filing_id"]}
+        settled = dt.datetime.now(dt.UTC).date() - _SETTLED
+        unused = frozenset(key for key in due - of_rows if in_xbrl[key] <= settled)
+        state = status("empty", "no known US-GAAP fact") if statements.rows.is_empty() else status("ok")
+        return state, replace(statements, unused=unused)
 
 
 TAGS: Final = base.vendor_names("sec")  # item -> tags, best first; without a prefix they are of US-GAAP
@@ -192,6 +196,7 @@ _AMENDED: Final = "/A"
 _CLOSE: Final = dt.time(16, 0)
 _EARLY_CLOSE: Final = dt.time(13, 0)
 _DAYS_A_MONTH: Final = 365.25 / 12.0
+_SETTLED: Final = dt.timedelta(days=7)  # from which a filing without facts has none; they may come late
 _SLACK: Final = 2  # days by which the ends of a span may be stated wrong
 _COVER: Final = "dei:EntityCommonStockSharesOutstanding"  # stated as of its own date
 _MEAN: Final = "us-gaap:WeightedAverageNumberOfSharesOutstandingBasic"  # used as a count at its end
@@ -226,6 +231,7 @@ class FiledStatements:
     rows: pl.DataFrame
     counts: Counter[str]
     foreign: frozenset[str]
+    unused: frozenset[str] = frozenset()  # filings without a row, which need not be read again
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -150,6 +151,24 @@ def test_an_unchanged_firm_costs_one_request_and_a_new_filing_a_second(tmp_path:
     summary = take(tmp_path, "AAPL")
     assert states(summary) == {"AAPL": "ok"}
     assert (summary.tables["fundamentals"].added, summary.tables["fundamentals"].unchanged) == (4, 5)
+
+
+def test_a_filing_without_usable_facts_is_read_once(tmp_path: Path, edgar: Edgar) -> None:
+    apple, coke = firm(APPLE), firm(COKE)
+    unused = (instant("2019-12-31", 1, tag="AnotherTag"),)
+    amended = Filing(number(APPLE, 5), "10-K/A", "2020-03-02", "2020-03-02T09:30:00.000Z", unused)
+    apple.filings.append(amended)
+    coke.filings[:] = [replace(one, facts=unused) for one in coke.filings]
+    edgar.add(apple, coke)
+    assert states(take(tmp_path, "AAPL", "KO")) == {"AAPL": "ok", "KO": "empty"}
+    edgar.requested.clear()
+    assert states(take(tmp_path, "AAPL", "KO")) == {"AAPL": "unchanged", "KO": "unchanged"}
+    assert not any("companyfacts" in path for path in edgar.requested)
+    filed = dt.datetime.now(dt.UTC).date().isoformat()
+    recent = replace(amended, accession=number(APPLE, 6), filed=filed, accepted=f"{filed}T00:01:00.000Z")
+    apple.filings.append(recent)
+    assert states(take(tmp_path, "AAPL")) == {"AAPL": "ok"}
+    assert states(take(tmp_path, "AAPL")) == {"AAPL": "ok"}, "its facts may follow the list of filings"
 
 
 def test_statements_join_the_prices_of_another_source(
