@@ -216,6 +216,7 @@ _ONE_PER_STATEMENT: Final = ("net_income", "total_assets", "operating_cash_flow"
 """One item of each statement: Yahoo often has the income statement days before the others."""
 
 _YAHOO_NAMES: Final = vendor_names("yahoo")  # canonical item -> Yahoo's; the first in a period is used
+_ROUNDING: Final = {SHARE_COUNT: 0.5, "eps": 0.005}  # error of the numbers that a split rescales
 _CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})  # negative in Yahoo's data
 
 
@@ -292,10 +293,16 @@ def read_statements(
         }
     rows = []
     for (period, item), reported in sorted(values_by_period.items()):
-        known, value = stored_values.get((period, item), math.nan), reported
+        known, factor, error = stored_values.get((period, item), math.nan), 1.0, 0.0
         if item in SPLIT_ITEMS:
-            value = reported * later[period] ** (-1 if item == SHARE_COUNT else 1)
-        if any(math.isclose(known, same, rel_tol=1e-9) for same in (value, reported)):
+            factor = later[period] ** (-1 if item == SHARE_COUNT else 1)
+        if factor != 1.0:  # the numbers before and after the split are both rounded
+            error = _ROUNDING[item] * (1.0 + factor)
+        value = reported * factor
+        if any(
+            math.isclose(known, same, rel_tol=1e-9, abs_tol=by)
+            for same, by in ((reported, 0.0), (value, error))
+        ):
             continue
         known_at = max(period + lag, today) if period in stored_periods else period + lag
         unit = "shares" if item == SHARE_COUNT else currency

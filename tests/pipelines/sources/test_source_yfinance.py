@@ -565,3 +565,17 @@ def test_a_count_that_yahoo_has_not_restated_yet_is_unchanged(serve: Serve, tmp_
     server.now = AFTER
     take(server, lake, ["AAA"], statements=True)
     assert lake.read("fundamentals").select("item", "value").rows() == [("shares_outstanding", 100.0)]
+
+
+def test_earnings_per_share_that_a_split_rounds_are_no_restatement(serve: Serve, tmp_path: Path) -> None:
+    firm = flat("AAA", [40.0] * 60 + [10.0] * 20, splits={DAYS[60]: (4, 1)})
+    lake, end = Lake(tmp_path), date(2023, 12, 31)
+    server = serve(firm, now=datetime(*DAYS[58].timetuple()[:3], 12, tzinfo=UTC))
+    for now, eps, expected in (
+        (server.now, 2.18, [2.18]),
+        (AFTER, 0.55, [2.18]),  # a quarter of it, to the cent
+        (AFTER, 0.6, [2.18, pytest.approx(2.4)]),
+    ):
+        server.now, firm.statements = now, {"DilutedEPS": {end: eps}}
+        take(server, lake, ["AAA"], statements=True)
+        assert lake.read("fundamentals")["value"].to_list() == expected
