@@ -129,12 +129,19 @@ def read_signals(frame: Frame, what: str = "frame") -> pl.DataFrame:
         pl.col("date").dt.date(),  # of its own time zone; a cast would give the day in UTC
         pl.col("ticker").cast(pl.String),
         pl.col(names).cast(pl.Float64).fill_nan(None),
-        *(pl.col(name).dt.date() for name in cutoffs),
+        *(_known_date(name) for name in cutoffs),
     )
     _refuse_twice(signals)
     for name in names:
         _refuse_infinite(signals, name, _SUBJECTS.get(what, f"The signal {name!r}"))
     return signals.sort(_KEY)
+
+
+def _known_date(name: str) -> pl.Expr:
+    """Return the dates of a column; a time of day is the next date, because it may be after the close."""
+    moment = pl.col(name)
+    day = moment.dt.date()
+    return pl.when(moment != moment.dt.truncate("1d")).then(day.dt.offset_by("1d")).otherwise(day).alias(name)
 
 
 def signal_table(frame: Frame, what: str = "frame") -> SignalTable:

@@ -25,7 +25,13 @@ from pipelines.files import damaged, write_text
 from pipelines.run.record import LATEST, list_records
 from pipelines.sources.files import opening
 from pipelines.sources.files.layouts import PRICE_NAMES, match_names
-from pipelines.sources.files.reading import read_dates, read_number, read_numbers, ticker_text
+from pipelines.sources.files.reading import (
+    read_dates,
+    read_known_dates,
+    read_number,
+    read_numbers,
+    ticker_text,
+)
 from pipelines.sources.files.recognise import recognise_dates
 
 _DATE = ("date", "__index_level_0__")
@@ -274,7 +280,8 @@ def _with_dates(path: Path, frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """Read a column of dates in the format that most of them have."""
     days = frame.select(pl.col(name).unique())
     form = recognise_dates(days, path, cure="write them as 2020-01-31") if days.height else None
-    frame = read_dates(frame, [name], form)
+    known = name == KNOWN_FROM
+    frame = read_known_dates(frame, name, form) if known else read_dates(frame, [name], form)
     if frame.schema[name] == pl.String:
         unread = frame[name].str.to_date("%Y-%m-%d", strict=False).is_null() & frame[name].is_not_null()
         day = frame[name].filter(unread)[0]

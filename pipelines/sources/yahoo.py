@@ -143,7 +143,7 @@ class YFinanceSource:
             if last is None or last.month != newest.month or is_new:
                 with suppress(yahoo_answers.NoDataError):  # an index or a currency pair, say
                     tables["securities"] = yahoo_answers.read_classification(
-                        handle, ticker, chart, securities, today
+                        handle, ticker, chart, securities
                     )
             if self._config.statements and yahoo_answers.statements_due(ticker, stored.assumed, today):
                 tables["fundamentals"] = yahoo_answers.read_statements(

@@ -12,7 +12,7 @@ and a dividend on d, per share after that day's split, is ``dividend_d * later_d
 row's ``split_ratio`` on its ex-date. This needs every split up to now, whatever the last requested date.
 
 Yahoo describes the present. What the lake already holds is therefore never rewritten: a changed
-classification is valid from the day on which it was learnt, and so is a restated statement item.
+classification is valid from the first close after it was learnt, and so is a restated statement item.
 """
 
 from __future__ import annotations
@@ -221,9 +221,9 @@ _CASH_PAID: Final = frozenset({"capital_expenditure", "dividends_paid"})  # nega
 
 
 def read_classification(
-    ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame, today: dt.date
+    ticker: yfinance.Ticker, ours: str, chart: Chart, stored: pl.DataFrame
 ) -> pl.DataFrame:
-    """Request a firm's classification as rows of ``securities``; a change is valid from today."""
+    """Request a firm's classification as rows of ``securities``; a change is valid from the next close."""
     info: Mapping[str, Any] = call_yfinance(ticker.get_info)
     reported = {
         "name": info.get("longName") or info.get("shortName") or chart.name,
@@ -240,8 +240,8 @@ def read_classification(
     now = {**was, **{key: value for key, value in reported.items() if value is not None}}
     if all(now[key] == was[key] for key in reported):
         return empty("securities")
-    now["valid_from"] = max(today, was["valid_from"])
-    ended = [] if now["valid_from"] == was["valid_from"] else [{**was, "valid_to": today}]
+    now["valid_from"] = max(chart.known_on, was["valid_from"])
+    ended = [] if now["valid_from"] == was["valid_from"] else [{**was, "valid_to": chart.known_on}]
     return pl.DataFrame([*ended, now], schema=empty("securities").schema)
 
 
@@ -267,11 +267,10 @@ def read_statements(
     """Request the quarterly statements, as rows of ``fundamentals`` that the lake lacks.
 
     Yahoo has no filing dates and overwrites restated values. A new period is therefore assumed to be known
-    ``lag`` after its end; an item that differs from the stored value is a separate row, known from today (or
-    the assumed date, if later). Splits, for which Yahoo restates counts and amounts per share, are undone,
-    unless a number equals the stored one and is not restated yet.
+    ``lag`` after its end; an item that differs from the stored value is a separate row, known at the next
+    close of the exchange (or from the assumed date, if later). Splits, for which Yahoo restates counts and
+    amounts per share, are undone, unless a number equals the stored one and is not restated yet.
     """
-    today = now.date()
     values_by_period: dict[tuple[dt.date, str], float] = {}
     for method in (ticker.get_income_stmt, ticker.get_balance_sheet, ticker.get_cash_flow):
         with suppress(NoDataError):
@@ -288,7 +287,9 @@ def read_statements(
         first = min(split_periods)
         chart = chart if chart.since <= first else read_chart(ticker, first, None, now)
         later = {
-            period: math.prod(ratio for ex_date, ratio in chart.splits.items() if period < ex_date <= today)
+            period: math.prod(
+                ratio for ex_date, ratio in chart.splits.items() if period < ex_date <= chart.today
+            )
             for period in split_periods
         }
     rows = []
@@ -304,7 +305,7 @@ def read_statements(
             for same, by in ((reported, 0.0), (value, error))
         ):
             continue
-        known_at = max(period + lag, today) if period in stored_periods else period + lag
+        known_at = max(period + lag, chart.known_on) if period in stored_periods else period + lag
         unit = "shares" if item == SHARE_COUNT else currency
         span, stated_on = months if item in FLOWS else None, period if item in SPLIT_ITEMS else None
         rows.append((ours, period, known_at, item, value, unit, None, span, stated_on, True, None))
@@ -360,6 +361,8 @@ class Chart:
     exchange: str | None
     name: str | None
     first_trade: dt.date | None
+    today: dt.date  # at the exchange
+    known_on: dt.date  # the first date by whose close the answer is known
     since: dt.date
     splits: Mapping[dt.date, float]  # new per old share by ex-date since then, also after the last row
     remarks: tuple[str, ...]
@@ -406,6 +409,8 @@ def read_chart(ticker: yfinance.Ticker, start: dt.date, end: dt.date | None, now
         exchange=meta.get("fullExchangeName") or meta.get("exchangeName"),
         name=meta.get("longName") or meta.get("shortName"),
         first_trade=None if first is None else _day(first, zone),
+        today=now.astimezone(zone).date(),
+        known_on=_known_on(meta, zone, now),
         since=start,
         splits=splits,
         remarks=tuple(remarks),
@@ -501,11 +506,22 @@ def _day(seconds: float, zone: ZoneInfo) -> dt.date:
     return moment.date() + dt.timedelta(days=1) if late else moment.date()
 
 
+def _known_on(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) -> dt.date:
+    """Return today's date at the exchange if its session is still to close, otherwise tomorrow's."""
+    today = now.astimezone(zone).date()
+    end = _session_end(meta, zone)
+    return today if end.date() == today and now < end else today + dt.timedelta(days=1)
+
+
+def _session_end(meta: Mapping[str, Any], zone: ZoneInfo) -> dt.datetime:
+    regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
+    return dt.datetime.fromtimestamp(regular.get("end", 0), tz=zone)
+
+
 def _last_finished(meta: Mapping[str, Any], zone: ZoneInfo, now: dt.datetime) -> dt.date:
     """Return today's date at the exchange if its session is over, otherwise yesterday's."""
     today = now.astimezone(zone).date()
-    regular = (meta.get("currentTradingPeriod") or {}).get("regular") or {}
-    end = dt.datetime.fromtimestamp(regular.get("end", 0), tz=zone)
+    end = _session_end(meta, zone)
     is_over = end.date() == today and now >= end + _DELAY
     return today if is_over else today - dt.timedelta(days=1)
 

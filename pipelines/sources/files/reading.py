@@ -185,6 +185,27 @@ def read_dates(frame: pl.DataFrame, columns: Sequence[str], date_format: str | N
     return frame
 
 
+def read_known_dates(frame: pl.DataFrame, column: str, date_format: str | None) -> pl.DataFrame:
+    """Convert a column to the dates by whose close something was known (`read_dates`).
+
+    A time of day is the next date, because it may be after the close.
+    """
+    if frame.schema[column] == pl.Date:
+        return read_dates(frame, [column], date_format)
+    read = frame.select(column)
+    if not isinstance(frame.schema[column], pl.Datetime):
+        read = frame.select(as_words(column))
+        if date_format in COUNTED:
+            read = read.select(counted_as_iso(pl.col(column), date_format).alias(column))
+    moments = _clocks(read[column])["local"]
+    if date_format is not None and date_format not in COUNTED and read.schema[column] == pl.String:
+        moments = moments.fill_null(read_moments(read[column], date_format).cast(pl.Datetime("us")))
+    frame = read_dates(frame, [column], date_format)
+    next_day = day(frame, column).dt.offset_by("1d").cast(frame.schema[column])
+    late = pl.lit(moments != moments.dt.truncate("1d"))
+    return frame.with_columns(pl.when(late).then(next_day).otherwise(pl.col(column)).alias(column))
+
+
 def iso_dates(text: pl.Expr) -> pl.Expr:
     """Read 2020-01-31, perhaps with a time of day, and 20200131; null where a text is neither."""
     dashed, compact = text.str.extract(_ISO), text.str.extract(_COMPACT)

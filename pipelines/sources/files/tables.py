@@ -335,7 +335,9 @@ def read_statements(
     if config.units:
         factor = pl.col("item").replace_strict(config.units, default=1.0, return_dtype=pl.Float64)
         frame = reading.scale(frame, "value", factor)
-    frame = given.dates(frame, ("period_end", "known_at", "stated_on"))
+    if "known_at" in frame.columns:
+        frame = reading.read_known_dates(frame, "known_at", config.date_format)
+    frame = given.dates(frame, ("period_end", "stated_on"))
     zeros = pl.col("value").cast(pl.Float64, strict=False) == 0
     zeros &= pl.col("item").is_in(config.zero_means_missing)
     given.note(

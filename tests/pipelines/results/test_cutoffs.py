@@ -18,6 +18,7 @@ from polars.testing import assert_frame_equal
 
 import peerglass
 from features.information_coefficient import ic_by_date
+from peerglass.frames import read_signals as read_frame
 from peerglass.signals import Backtest
 from pipelines.config.load import load_config
 from pipelines.errors import PeerglassError
@@ -201,6 +202,20 @@ def test_a_wrong_setting_is_refused(tmp_path: Path) -> None:
         measured(ROWS, tmp_path, "known_from=2023-07-03")
     with pytest.raises(PeerglassError, match="known_from"):
         measured(ROWS.drop(KNOWN_FROM), tmp_path, "known_from=soon")
+
+
+def test_a_cutoff_with_a_time_of_day_may_be_after_the_close(tmp_path: Path) -> None:
+    days = pl.Series([dt.date(2024, 1, 2), dt.date(2024, 1, 3), dt.date(2024, 1, 4)])
+    moments = pl.Series(
+        [dt.datetime(2024, 1, 1, 21), dt.datetime(2024, 1, 3, 7, 30), dt.datetime(2024, 1, 4)]
+    )
+    rows = pl.DataFrame({"date": days, "ticker": "A", "chronos": [1.0, 2.0, 3.0], KNOWN_FROM: moments})
+    path = tmp_path / "chronos.csv"
+    rows.write_csv(path)
+    zoned = rows.with_columns(pl.col(KNOWN_FROM).dt.replace_time_zone("America/New_York"))
+    frames = [read_frame(rows, "frame"), read_frame(zoned, "frame")]
+    for found in (read_signals(path, find_columns(path)).rows, *frames):
+        assert found[KNOWN_FROM].to_list() == days.to_list()[:1] + days.to_list()[2:] * 2
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])

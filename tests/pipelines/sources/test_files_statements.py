@@ -115,7 +115,7 @@ def test_one_row_per_item_keeps_versions_units_and_filings(tmp_path: Path) -> No
     columns = ("item", "value", "known_at", "unit", "filing_id", "months", "assumed")
     assert rows.select(columns).rows() == [
         ("revenue", 10.0, date(2019, 2, 20), "USD", "f1", 12, False),
-        ("revenue", 8.0, date(2019, 6, 3), "USD", "f2", 12, False),
+        ("revenue", 8.0, date(2019, 6, 4), "USD", "f2", 12, False),  # published after the close
         ("total_assets", 50.0, date(2019, 3, 31), "USD", "f1", None, True),
     ]
     assert any("not mapped and are ignored: Headcount" in note for note in fetched.notes)
@@ -128,7 +128,7 @@ def test_a_restatement_in_a_file_is_visible_from_its_own_date(tmp_path: Path) ->
     rows = check(
         "fundamentals", fetch(tmp_path, LONG, items={"revenue": "Sales"}).tables["fundamentals"]
     ).valid
-    dates_T = np.array(["2019-02-19", "2019-02-20", "2019-05-31", "2019-06-03"], dtype="datetime64[D]")
+    dates_T = np.array(["2019-02-19", "2019-02-20", "2019-06-03", "2019-06-04"], dtype="datetime64[D]")
     known = statements_as_of(rows, dates_T, ("AAA",), np.ones((4, 1)))
     np.testing.assert_array_equal(known["revenue"][:, 0], [np.nan, 10.0, 10.0, 8.0])
 

@@ -268,7 +268,10 @@ def test_expired_crumbs_and_cookies_are_renewed(yahoo: YahooServer, tmp_path: Pa
     complete(lake, ["T00"])
 
 
-def test_a_restated_item_is_known_from_the_request_date(yahoo: YahooServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("hour", "known"), [(12, date(2024, 5, 1)), (20, date(2024, 5, 2))])
+def test_a_restated_item_is_known_at_the_next_close(
+    yahoo: YahooServer, tmp_path: Path, hour: int, known: date
+) -> None:
     lake, firm = Lake(tmp_path), yahoo.firms["T00"]
     old, new = date(2023, 9, 30), date(2023, 12, 31)
     take(yahoo, lake, ["T00"])
@@ -279,14 +282,14 @@ def test_a_restated_item_is_known_from_the_request_date(yahoo: YahooServer, tmp_
     third = date(2024, 3, 31)
     for values in firm.statements.values():
         values[third] = 2e9
-    yahoo.now = datetime(2024, 5, 1, 12, tzinfo=UTC)
+    yahoo.now = datetime(2024, 5, 1, hour, tzinfo=UTC)  # New York closes at 20:00
     take(yahoo, lake, ["T00"])
     rows = lake.read("fundamentals")
     assert_frame_equal(rows.join(first, on=["period_end", "known_at", "item"], how="semi"), first)
     late = rows.join(first, on=["period_end", "known_at", "item"], how="anti")
     assert sorted(late.select("period_end", "item", "known_at", "value").rows()) == [
-        (old, "net_income", date(2024, 5, 1), 7e8),
-        (old, "revenue", date(2024, 5, 1), 3e9),
+        (old, "net_income", known, 7e8),
+        (old, "revenue", known, 3e9),
         (third, "net_income", third + timedelta(days=90), 2e9),
         (third, "operating_cash_flow", third + timedelta(days=90), 2e9),
         (third, "revenue", third + timedelta(days=90), 2e9),
