@@ -293,14 +293,14 @@ class Trials(dy.Schema):
     """The ledger of everything that was tried: one row per trial, named hypothesis and run.
 
     ``forecast`` and ``traded`` are digests of what is forecast and of the book that trades it (empty if it
-    was only trained).
+    was only trained). ``lake`` is the location of the lake, ``lake_id`` the id of its prices if it is local.
     """
 
     trial_id, run_id = key_text(), key_text()
     model, config, created_at = dy.String(), dy.String(), stamp()
     forecast, traded = dy.String(nullable=True), dy.String(nullable=True)
     book, hypothesis = dy.String(nullable=True), dy.String(nullable=True)
-    lake = dy.String(nullable=True)
+    lake, lake_id = dy.String(nullable=True), dy.String(nullable=True)
 
 
 class TrialReturns(dy.Schema):

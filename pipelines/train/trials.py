@@ -22,8 +22,9 @@ from backtest.books.book import Book
 from pipelines.config.load import KEY, OF, digest
 from pipelines.config.schema import Config
 from pipelines.config.sections import OutputStoreConfig
+from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.options import canonical_location
+from pipelines.lake.options import canonical_location, is_url
 from pipelines.lake.schemas import keys
 from pipelines.secrets import masked
 from pipelines.settings import Settings
@@ -47,13 +48,14 @@ class Scope:
     market: Settings
     lake: str | None  # location; None where the settings describe the whole market
     hypothesis: str | None  # None: the market is the hypothesis, and all of its trials count
+    lake_id: str | None = None  # id of the prices of a local lake, which may move with its project
 
     @classmethod
     def of(cls, config: Config) -> Self:
         """The scope of a config."""
         described = config.source.kind in ("simulated", "sample")
         lake = None if described else masked(canonical_location(config.lake))
-        return cls(_market(config), lake, config.hypothesis)
+        return cls(_market(config), lake, config.hypothesis, None if described else _lake_id(config))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +129,12 @@ def record(output: Path, run_id: str, trials: Iterable[Trial]) -> None:
             "book": trial.book,
             "hypothesis": trial.scope.hypothesis,
             "lake": trial.scope.lake,
+            "lake_id": trial.scope.lake_id,
         }
     if not rows:
         return
     ledger, row_id = _ledger(output), keys("trials")
-    texts = dict.fromkeys(("book", "hypothesis", "lake"), pl.String)
+    texts = dict.fromkeys(("book", "hypothesis", "lake", "lake_id"), pl.String)
     new = pl.DataFrame(list(rows.values()), schema_overrides=texts)
     # a row is never replaced, for example by another name of the book
     new = new.join(ledger.rows("trials", row_id), on=row_id, how="anti")
@@ -234,13 +237,13 @@ def share_trials(output: Path, store: OutputStoreConfig) -> None:
 def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     """Return the rows of `read_trials`, and the number of the market of a scope."""
     rows = _ledger(output).rows("trials").sort("created_at", "run_id")
-    pairs = [
-        (_prices_of(json.loads(config).get("market") or {}), lake)
-        for config, lake in rows.select("config", "lake").rows()
+    known = [
+        (_prices_of(json.loads(config).get("market") or {}), lake, lake_id)
+        for config, lake, lake_id in rows.select("config", "lake", "lake_id").rows()
     ]
     if scope is not None:
-        pairs.append((_prices_of(scope.market), scope.lake))
-    markets = _number_markets(pairs)
+        known.append((_prices_of(scope.market), scope.lake, scope.lake_id))
+    markets = _number_markets(known)
     trials = (
         rows.with_columns(pl.Series("market", markets[: rows.height], dtype=pl.Int64))
         .group_by("forecast", "traded", maintain_order=True)
@@ -256,14 +259,29 @@ def _read(output: Path, scope: Scope | None) -> tuple[pl.DataFrame, int | None]:
     return trials, markets[-1] if markets else None
 
 
-def _number_markets(pairs: Sequence[tuple[str, str | None]]) -> list[int]:
-    """Number the markets of pairs of prices and a lake: pairs that share either are on one market."""
+def _number_markets(known: Sequence[tuple[str, str | None, str | None]]) -> list[int]:
+    """Number the markets of prices with a lake's location and id: those that share one are one market."""
     import networkx as nx  # takes a moment
 
-    shared = nx.Graph((source, source if lake is None else ("lake", lake)) for source, lake in pairs)
+    shared = nx.Graph(
+        (prices, node)
+        for prices, *lake in known
+        for node in (prices, *(named for named in enumerate(lake) if named[1] is not None))
+    )
     parts = enumerate(nx.connected_components(shared), start=1)
     number = {node: n for n, part in parts for node in part}
-    return [number[source] for source, _ in pairs]
+    return [number[prices] for prices, *_ in known]
+
+
+def _lake_id(config: Config) -> str | None:
+    """Return the id of the prices of a config's lake; None if it is remote, or has none that can be read."""
+    if is_url(config.lake):
+        return None
+    try:
+        lake = Lake(config.lake)
+        return lake.table_id("prices") if lake.exists("prices") else None
+    except DataError:  # the trials of a lake that was lost or replaced can still be counted
+        return None
 
 
 def _prices_of(market: Settings) -> str:

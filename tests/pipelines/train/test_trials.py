@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import shutil
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 import yaml
 from command import Answer, Call, command
@@ -18,8 +20,10 @@ from models.registry import MODELS
 from pipelines.config.load import check_config, load_config
 from pipelines.config.schema import Config
 from pipelines.dataset.build import Dataset, build_dataset
+from pipelines.lake.contracts import check
+from pipelines.lake.lake import Lake
 from pipelines.run.identity import forecasting_settings
-from pipelines.train.trials import Scope, Trial, read_trials, record_trials
+from pipelines.train.trials import Scope, Trial, count_trials, read_trials, record_trials
 from pipelines.train.trials import record as record_all
 
 pytestmark = pytest.mark.usefixtures("untracked")
@@ -214,3 +218,28 @@ def test_equal_models_of_one_run_are_one_trial(
     ledger = read_trials(tmp_path)
     assert ledger["runs"].to_list() == [["tiny-1"], ["tiny-1"]]
     assert ledger["model"].to_list() == ["ridge", "ridge"]
+
+
+def test_a_project_that_moves_keeps_its_trials(
+    tmp_path: Path, tiny: dict[str, Any], dataset: Dataset
+) -> None:
+    def settings(project: Path) -> dict[str, Any]:
+        source = FILES | {"prices": str(project / "prices.csv")}
+        return {**tiny, "models": {"ridge": {}}, "source": source, "lake": str(project / "lake")}
+
+    def counted(project: Path, output: Path) -> int:
+        return count_trials(output, Scope.of(check_config(settings(project), origin="tiny"))).trials
+
+    old, new = tmp_path / "old", tmp_path / "new"
+    prices = pl.DataFrame({"date": [dt.date(2020, 1, 2)], "ticker": "A", "close": 1.0, "source": "files"})
+    prices = check(
+        "prices", prices.with_columns(ingested_at=pl.lit(dt.datetime(2020, 1, 3, tzinfo=dt.UTC)))
+    ).valid
+    Lake(old / "lake").upsert("prices", prices)
+    record(old / "runs", "one", settings(old), dataset)
+    assert counted(old, old / "runs") == 1
+    old.rename(new)
+    assert counted(new, new / "runs") == 1
+    Lake(old / "lake").upsert("prices", prices)
+    assert counted(old, new / "runs") == 1, "by the path of its prices"
+    assert counted(tmp_path / "other", new / "runs") == 0
