@@ -5,13 +5,13 @@ D model width, G = 3 D or 4 D gates.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 import torch.nn.functional as F  # noqa: N812  (torch's own name for it)
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from features.options import Options
 from models.attention.layers import Dropout, FewInputs, Linear
@@ -46,6 +46,8 @@ class RecurrentLayer(nn.Module, ABC):
 
     gates: ClassVar[int]
     """Number of maps of a day and a state."""
+    memories: ClassVar[int] = 1
+    """Number of tensors that a day hands on; the first is the state."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -53,13 +55,22 @@ class RecurrentLayer(nn.Module, ABC):
         self.state = Linear(width, self.gates * width, bias=False)
 
     @abstractmethod
-    def run(self, day_WMG: Tensor, keep_WM: Tensor | None) -> Tensor:
-        """States [W, M, D] after each day, from the maps of all days."""
+    def step(self, day_MG: Tensor, state_MG: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Memories [M, D] after a day, from the maps of the day and of the state before it."""
 
     def forward(self, x_MWC: Tensor, days_keep_MW: Tensor | None = None) -> Tensor:
         """States after each day."""
-        day_WMG = self.day(x_MWC.transpose(0, 1).contiguous())  # all days at once; rows of a day are adjacent
-        return self.run(day_WMG, None if days_keep_MW is None else days_keep_MW.t()).transpose(0, 1)
+        day_WMG = self.day(x_MWC).transpose(0, 1)  # all days at once
+        memory = (x_MWC.new_zeros(len(x_MWC), self.state.in_features),) * self.memories
+        states = []
+        for t, day_MG in enumerate(day_WMG):
+            after = self.step(day_MG, self.state(memory[0]), memory)
+            if days_keep_MW is not None:
+                keep_M1 = days_keep_MW[:, t, None]
+                after = tuple(torch.where(keep_M1, *pair) for pair in zip(after, memory, strict=True))
+            memory = after
+            states.append(memory[0])
+        return torch.stack(states, dim=1)
 
 
 class LSTMLayer(RecurrentLayer):
@@ -73,27 +84,18 @@ class LSTMLayer(RecurrentLayer):
     (1997), "Long short-term memory"; Gers, Schmidhuber and Cummins (2000) for the forget gate.
     """
 
-    gates = 4
+    gates, memories = 4, 2
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__(inputs, width)
         with torch.no_grad():
             self.day.bias[width : 2 * width] = 1.0
 
-    def run(self, day_WMG: Tensor, keep_WM: Tensor | None) -> Tensor:
-        """Hand on the state and the cell."""
-        h_MD = c_MD = day_WMG.new_zeros(day_WMG.shape[1], self.state.in_features)
-        states = []
-        for t, day_MG in enumerate(day_WMG):
-            i_MD, f_MD, g_MD, o_MD = (day_MG + self.state(h_MD)).chunk(4, dim=-1)
-            new_MD = torch.sigmoid(f_MD) * c_MD + torch.sigmoid(i_MD) * torch.tanh(g_MD)
-            after = (torch.sigmoid(o_MD) * torch.tanh(new_MD), new_MD)
-            if keep_WM is not None:
-                keep_M1 = keep_WM[t, :, None]
-                after = torch.where(keep_M1, after[0], h_MD), torch.where(keep_M1, after[1], c_MD)
-            h_MD, c_MD = after
-            states.append(h_MD)
-        return torch.stack(states)
+    def step(self, day_MG: Tensor, state_MG: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """State and cell."""
+        i_MD, f_MD, g_MD, o_MD = (day_MG + state_MG).chunk(4, dim=-1)
+        c_MD = torch.sigmoid(f_MD) * before[1] + torch.sigmoid(i_MD) * torch.tanh(g_MD)
+        return torch.sigmoid(o_MD) * torch.tanh(c_MD), c_MD
 
 
 class GRULayer(RecurrentLayer):
@@ -106,61 +108,11 @@ class GRULayer(RecurrentLayer):
 
     gates = 3
 
-    def run(self, day_WMG: Tensor, keep_WM: Tensor | None) -> Tensor:
-        """Hand on the state; of an ablated day, z is 1."""
-        return _GatedUnits.apply(day_WMG, self.state.weight, keep_WM)  # type: ignore[no-any-return, no-untyped-call]
-
-
-class _GatedUnits(torch.autograd.Function):
-    """States [W, M, D] of gated recurrent units; the maps of the days are overwritten.
-
-    The derivative is written out because autograd takes several times as many operations per day, on memory
-    that it never uses twice. A training step on a CPU takes two thirds to three quarters of the time.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any,  # noqa: ANN401 (autograd's own type has no fields)
-        day_WMG: Tensor,
-        weight_GD: Tensor,
-        keep_WM: Tensor | None,
-    ) -> Tensor:
-        days, firms, width = *day_WMG.shape[:2], weight_GD.shape[1]
-        n_of_state_WMD = day_WMG.new_empty(days, firms, width)
-        states_WMD = day_WMG.new_zeros(days + 1, firms, width)
-        skip_WM1 = None if keep_WM is None else ~keep_WM[..., None]
-        for t in range(days):
-            state_MG = states_WMD[t] @ weight_GD.t()
-            rz, n_MD = day_WMG[t].split((2 * width, width), dim=1)
-            rz.add_(state_MG[:, : 2 * width]).sigmoid_()
-            r_MD, z_MD = rz.chunk(2, dim=1)
-            if skip_WM1 is not None:
-                z_MD.masked_fill_(skip_WM1[t], 1.0)
-            n_MD.addcmul_(r_MD, n_of_state_WMD[t].copy_(state_MG[:, 2 * width :])).tanh_()
-            torch.lerp(n_MD, states_WMD[t], z_MD, out=states_WMD[t + 1])
-        ctx.save_for_backward(day_WMG, n_of_state_WMD, states_WMD, weight_GD)
-        return states_WMD[1:]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad_WMD: Tensor) -> tuple[Tensor, Tensor, None]:  # noqa: ANN401
-        gates_WMG, n_of_state_WMD, states_WMD, weight_GD = ctx.saved_tensors
-        width, aten = weight_GD.shape[1], torch.ops.aten
-        by_day_WMG, by_weight_GD = torch.empty_like(gates_WMG), torch.zeros_like(weight_GD)
-        by_state_MG, by_h_MD = torch.empty_like(gates_WMG[0]), torch.zeros_like(states_WMD[0])
-        for t in reversed(range(len(gates_WMG))):
-            r_MD, z_MD, n_MD = gates_WMG[t].chunk(3, dim=1)
-            by_r_MD, by_z_MD, by_n_MD = by_day_WMG[t].chunk(3, dim=1)
-            by_h_MD.add_(grad_WMD[t])
-            kept_MD = by_h_MD * z_MD
-            aten.tanh_backward(by_h_MD - kept_MD, n_MD, grad_input=by_n_MD)
-            aten.sigmoid_backward((states_WMD[t] - n_MD).mul_(by_h_MD), z_MD, grad_input=by_z_MD)
-            aten.sigmoid_backward(by_n_MD * n_of_state_WMD[t], r_MD, grad_input=by_r_MD)
-            by_state_MG[:, : 2 * width] = by_day_WMG[t, :, : 2 * width]
-            by_state_MG[:, 2 * width :] = by_n_MD * r_MD
-            torch.addmm(kept_MD, by_state_MG, weight_GD, out=by_h_MD)
-            by_weight_GD.addmm_(by_state_MG.t(), states_WMD[t])
-        return by_day_WMG, by_weight_GD, None
+    def step(self, day_MG: Tensor, state_MG: Tensor, before: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return the state."""
+        (dr_MD, dz_MD, dn_MD), (sr_MD, sz_MD, sn_MD) = (x.chunk(3, dim=-1) for x in (day_MG, state_MG))
+        n_MD = torch.tanh(dn_MD + torch.sigmoid(dr_MD + sr_MD) * sn_MD)
+        return (n_MD + torch.sigmoid(dz_MD + sz_MD) * (before[0] - n_MD),)
 
 
 class LSTM(Forecaster):

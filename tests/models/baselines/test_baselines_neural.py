@@ -37,24 +37,11 @@ def test_recurrent_layers_equal_torchs(
             if layer is GRULayer:
                 second[10:] = 0.0  # the bias that only torch has
             one.day.bias.copy_(getattr(reference, f"bias_ih_l{depth}") + second)
-    x = torch.randn(7, 9, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(7, 9, 3, dtype=torch.float64)
     h = x
     for one in ours:
         h = one(h)
-    h_theirs = reference(x)[0]
-    torch.testing.assert_close(h, h_theirs, rtol=0, atol=1e-12)
-    share = torch.randn_like(h)
-    for given, given_theirs in [
-        (x, x),
-        *((one.day.weight, getattr(reference, f"weight_ih_l{depth}")) for depth, one in enumerate(ours)),
-        *((one.state.weight, getattr(reference, f"weight_hh_l{depth}")) for depth, one in enumerate(ours)),
-    ]:
-        torch.testing.assert_close(
-            torch.autograd.grad(h, given, share, retain_graph=True),
-            torch.autograd.grad(h_theirs, given_theirs, share, retain_graph=True),
-            rtol=0,
-            atol=1e-11,
-        )
+    torch.testing.assert_close(h, reference(x)[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("layer", [LSTMLayer, GRULayer])
@@ -67,8 +54,6 @@ def test_recurrent_layers_skip_ablated_days(layer: type[RecurrentLayer]) -> None
     keep[:, kept] = True
     torch.testing.assert_close(one(x, keep)[:, -1], one(x[:, kept])[:, -1])
     assert (one(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
-    one, x = one.double(), x.double().requires_grad_()
-    assert torch.autograd.gradcheck(lambda x: one(x, keep), x)
 
 
 def test_alstm_weighs_the_kept_days_as_a_loop_does() -> None:
