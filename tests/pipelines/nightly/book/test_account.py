@@ -41,7 +41,7 @@ from pipelines.config.load import load_config
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
 from pipelines.lake.lake import Lake
-from pipelines.lake.schemas import schema
+from pipelines.lake.schemas import empty, schema
 from pipelines.nightly.book.account import account_tables
 from pipelines.nightly.book.trades import read_trades
 from pipelines.nightly.data import night_data
@@ -212,9 +212,7 @@ def test_twenty_nights_with_fills_that_differ_from_the_orders(tmp_path: Path) ->
     assert "not at all" in said[NIGHTS[2]]["fills"]
     assert "in another size" in said[NIGHTS[3]]["fills"]
     assert any("revision" in one for one in said.values())
-    shortfall = account_tables(
-        lake, config.name, NIGHTS[-1], pl.DataFrame(schema={"ticker": pl.String, "from_date": pl.Date})
-    )["shortfall"]
+    shortfall = account_tables(lake, config.name, NIGHTS[-1], empty("renames"))["shortfall"]
     sizes = shortfall["shortfall"].abs()
     assert sizes.is_sorted(descending=True)
     assert sizes[0] > 100.0
@@ -318,7 +316,7 @@ def test_a_short_position_without_data_pays_the_borrow_fee(tmp_path: Path) -> No
 
 
 def test_the_shortfall_of_a_firm_is_not_that_of_the_next_firm_with_its_ticker(tmp_path: Path) -> None:
-    """A is called B from session 3 on, which is told after session 3, and another firm is A from session 4 on."""
+    """A is called B from session 3 on, which is told later, and another firm is A from session 4 on."""
     days, lake = NIGHTS[:6], Lake(tmp_path / "lake")
     of_day = [("A", 1, 1, 1.0), ("A", 3, 2, 2.0), ("B", 4, 4, 4.0), ("A", 5, 5, 8.0), ("A", 4, None, 16.0)]
     amounts = dict.fromkeys(("value", "fee", "charge", "dividend", "pnl"), 0.0)
