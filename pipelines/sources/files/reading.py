@@ -29,6 +29,7 @@ from pipelines.sources.settings import FilesSourceConfig
 
 _NOT_AVAILABLE: Final = ("", "na", "n/a", "#n/a", "nan", "null", "none", "-")
 _ISO: Final = r"^(\d{4}-\d{2}-\d{2})(?:[T ]\d{2}:.*)?$"
+_TIMED: Final = r"^\d{4}-\d{2}-\d{2}[T ]"
 _COMPACT: Final = r"^(\d{8})(?:\.0*)?$"  # 20200131, or 20200131.0 of a program that keeps numbers
 _STAMP: Final = (
     r"^(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:[.,]\d+)? ?(Z|z|UTC|[+-]\d{2}:?\d{2})?)?$"
@@ -202,8 +203,10 @@ def read_known_dates(frame: pl.DataFrame, column: str, date_format: str | None) 
         moments = moments.fill_null(read_moments(read[column], date_format).cast(pl.Datetime("us")))
     frame = read_dates(frame, [column], date_format)
     next_day = day(frame, column).dt.offset_by("1d").cast(frame.schema[column])
-    late = pl.lit(moments != moments.dt.truncate("1d"))
-    return frame.with_columns(pl.when(late).then(next_day).otherwise(pl.col(column)).alias(column))
+    late = moments != moments.dt.truncate("1d")
+    if read.schema[column] == pl.String:  # a time that is not understood, such as 05:30 PM
+        late = late.fill_null(read[column].str.contains(_TIMED))
+    return frame.with_columns(pl.when(pl.lit(late)).then(next_day).otherwise(pl.col(column)).alias(column))
 
 
 def iso_dates(text: pl.Expr) -> pl.Expr:

@@ -124,6 +124,14 @@ def test_one_row_per_item_keeps_versions_units_and_filings(tmp_path: Path) -> No
     assert "restated" not in hazard
 
 
+@pytest.mark.parametrize(
+    "moment", ["2019-06-03 09:00 PM", "2019-06-03T21:00:00 EST", "2019-06-03T21:00:00-04"]
+)
+def test_a_time_of_day_that_is_not_understood_may_be_after_the_close(tmp_path: Path, moment: str) -> None:
+    fetched = fetch(tmp_path, LONG.replace("2019-06-03 21:00:00", moment), items={"revenue": "Sales"})
+    assert date(2019, 6, 4) in fetched.tables["fundamentals"]["known_at"]
+
+
 def test_a_restatement_in_a_file_is_visible_from_its_own_date(tmp_path: Path) -> None:
     rows = check(
         "fundamentals", fetch(tmp_path, LONG, items={"revenue": "Sales"}).tables["fundamentals"]
