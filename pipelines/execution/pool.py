@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import platform
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -44,9 +46,19 @@ _SMALL = 2**30  # bytes of a task; a worker keeps the memory that it has used, s
 _ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"), "1"
 )
-# of glibc, unless the user has set them: freed memory is used again, where by default each large tensor of a
-# training step gets new pages, which the system fills with zeros first
-_KEEP_FREED = dict.fromkeys(("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_"), str(2**30))
+
+
+def keep_freed(glibc: str) -> dict[str, str]:
+    """Return variables of a version of glibc, by which freed memory is used again.
+
+    By default each large tensor of a training step gets new pages, which the system fills with zeros first.
+    An older glibc takes no size above 32 MiB, and with the second variable alone all of them get new pages.
+    """
+    largest = 2**30 if [int(n) for n in re.findall(r"\d+", glibc)] >= [2, 36] else 2**25
+    return {"MALLOC_MMAP_THRESHOLD_": str(largest), "MALLOC_TRIM_THRESHOLD_": str(2**30)}
+
+
+_KEEP_FREED = keep_freed(platform.libc_ver()[1])  # unless the user has set them
 
 
 class _Worker:

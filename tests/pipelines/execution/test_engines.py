@@ -34,7 +34,14 @@ from pipelines.errors import DivergedError
 from pipelines.execution import pool
 from pipelines.execution import pool as opening
 from pipelines.execution import ray as on_ray
-from pipelines.execution.pool import PoolEngine, SerialEngine, early_workers, in_own_process, open_engine
+from pipelines.execution.pool import (
+    PoolEngine,
+    SerialEngine,
+    early_workers,
+    in_own_process,
+    keep_freed,
+    open_engine,
+)
 from pipelines.execution.protocol import Report, Work, run_jobs
 from pipelines.execution.worker import read_shared, write_shared
 from pipelines.machine import Machine
@@ -92,6 +99,14 @@ def test_a_worker_uses_freed_memory_again_unless_the_user_says_otherwise(
             monkeypatch.setenv(name, given)
     pages = [one.result for one in ended(POOL, work_on(new_pages), 2).values()]
     assert all(number > 10_000 if given else number < 100 for number in pages), pages
+
+
+def test_an_older_c_library_gets_sizes_that_it_accepts() -> None:
+    """It would ignore a larger first one, and the second one alone makes it worse than by default."""
+    sizes = {
+        version: keep_freed(version)["MALLOC_MMAP_THRESHOLD_"] for version in ("2.36", "2.41", "2.34", "")
+    }
+    assert sizes == {"2.36": str(2**30), "2.41": str(2**30), "2.34": str(2**25), "": str(2**25)}
 
 
 def test_a_worker_that_dies_is_replaced_and_its_task_repeated(tmp_path: Path) -> None:
