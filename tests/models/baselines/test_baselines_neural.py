@@ -56,6 +56,23 @@ def test_recurrent_layers_skip_ablated_days(layer: type[RecurrentLayer]) -> None
     assert (one(x, torch.zeros(4, 9, dtype=torch.bool)) == 0).all()
 
 
+@pytest.mark.parametrize("layer", [LSTMLayer, GRULayer])
+def test_recurrent_layers_keep_float32_states_with_autocast(layer: type[RecurrentLayer]) -> None:
+    """As on a GPU, where matrix products are in bf16 by default."""
+    torch.manual_seed(0)
+    one, x = layer(3, 8), torch.randn(40, 60, 3)
+    states, gradients = [], []
+    for bf16 in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            states.append(one(x))
+        gradients.append(torch.autograd.grad(states[-1].square().mean(), list(one.parameters())))
+    assert states[1].dtype == torch.float32
+    torch.testing.assert_close(states[1], states[0], rtol=0, atol=0.01)
+    for found, expected in zip(gradients[1], gradients[0], strict=True):
+        assert found.dtype == torch.float32
+        torch.testing.assert_close(found, expected, rtol=0, atol=0.03 * float(expected.abs().max()))
+
+
 def test_alstm_weighs_the_kept_days_as_a_loop_does() -> None:
     torch.manual_seed(0)
     module = ALSTM(GRUConfig(width=5, layers=1, dropout=0.0), SHAPE).double()
