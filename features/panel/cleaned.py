@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from features.arrays import BoolArray, Element, IntArray, frozen
+from features.arrays import BoolArray, Element, FloatArray, IntArray, frozen
 from features.panel.derived import cached, changed_arrays
 from features.panel.holding import earned_index
 from features.panel.panel import NO_ROWS, Panel
@@ -65,3 +65,33 @@ def not_yet_known(panel: Panel) -> BoolArray:
         return frozen(out_TN)
 
     return cached(panel, not_yet_known, compute)
+
+
+def in_currency_of(panel: Panel, row: int) -> Panel:
+    """Return the panel with closes as quoted in the currency that each firm has in a row."""
+    wrong = panel.wrong
+    if not wrong.currency_K.any():
+        return panel
+
+    def compute() -> Panel:
+        unit_TN = quoted_unit(panel, wrong.currency_K)
+        close_TN = frozen(panel.raw_close_TN * unit_TN / unit_TN[min(row, len(unit_TN) - 1)])
+        done = replace(wrong, currency_K=np.zeros_like(wrong.currency_K))
+        return replace(panel, raw_close_TN=close_TN, wrong=done)
+
+    return cached(panel, (in_currency_of, row), compute)
+
+
+def quoted_unit(panel: Panel, changed_K: BoolArray) -> FloatArray:
+    """Factor of the close as quoted, after splits, that keeps each firm's first unit: shape (T, N).
+
+    In the wrong rows ``changed_K``, which are in another unit, the close is that of the row before.
+    """
+    wrong, unit_TN = panel.wrong, np.ones(panel.close_TN.shape)
+    close_TN = panel.raw_close_TN * panel.statements.splits_TN
+    close_TN[wrong.session_K[wrong.price_K], wrong.firm_K[wrong.price_K]] = np.nan
+    for t, n in zip(wrong.session_K[changed_K], wrong.firm_K[changed_K], strict=True):
+        before = close_TN[:t, n][~np.isnan(close_TN[:t, n])]
+        if len(before):
+            unit_TN[t:, n] *= before[-1] / close_TN[t, n]
+    return unit_TN

@@ -29,9 +29,11 @@ class WrongRows:
     price_K: BoolArray
     """Whether the price of the row is wrong, and the next one right again. Otherwise the move into the row is
     wrong, and later prices are in its unit: pence for pounds, or a split that prices do not show."""
+    currency_K: BoolArray
+    """Whether a share is quoted in another currency from the row on, such as pence for pounds."""
 
 
-NO_ROWS = WrongRows(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.bool_))
+NO_ROWS = WrongRows(*(2 * (np.zeros(0, np.intp),)), *(2 * (np.zeros(0, np.bool_),)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -162,8 +164,8 @@ def build_panel(
     per_year : float, optional
         Sessions in a year. None: what the dates say (`periods_per_year`).
     wrong : polars.DataFrame, optional
-        Rows that earn nothing: date, ticker, and price, a bool as in `WrongRows`. Of several rows of a cell,
-        a wrong price counts. Rows without a price in ``prices`` are left out.
+        Rows that earn nothing: date, ticker, price and currency, bools as in `WrongRows`. Of several rows of
+        a cell, a wrong price counts. Rows without a price in ``prices`` are left out.
 
     Returns
     -------
@@ -300,10 +302,11 @@ def _cells(rows: pl.DataFrame, dates_T: DateArray, tickers: pl.Series) -> tuple[
 def _place(rows: pl.DataFrame, dates_T: DateArray, tickers: pl.Series, raw_TN: FloatArray) -> WrongRows:
     """Find the cells of rows that have a price."""
     kept = rows.filter(pl.col("ticker").is_in(tickers.implode()) & pl.col("date").is_in(dates_T.tolist()))
-    kept = kept.group_by("date", "ticker").agg(pl.col("price").any()).sort("date", "ticker")
+    kept = kept.group_by("date", "ticker").agg(pl.col("price", "currency").any()).sort("date", "ticker")
     t_K, n_K = _cells(kept, dates_T, tickers)
     there_K = ~np.isnan(raw_TN[t_K, n_K])
-    return WrongRows(t_K[there_K], n_K[there_K], kept["price"].to_numpy()[there_K])
+    price_K, currency_K = (kept[name].to_numpy()[there_K] for name in ("price", "currency"))
+    return WrongRows(t_K[there_K], n_K[there_K], price_K, currency_K & ~price_K)
 
 
 def _counted(count: int, sentence: str) -> list[str]:

@@ -43,7 +43,10 @@ def build_market(
     flags = open_flags(tables["flags"], config) if "flags" in tables else None
     wrong = None if flags is None else flags.filter(~pl.col("earns"))
     if wrong is not None:
-        wrong = wrong.select("date", "ticker", price=pl.col("rule") == "spike_that_reverts")
+        rules = {"price": "spike_that_reverts", "currency": "currency_jump"}
+        wrong = wrong.select(
+            "date", "ticker", **{name: pl.col("rule") == rule for name, rule in rules.items()}
+        )
     panel = build_panel(
         tables["prices"],
         tables.get("securities"),

@@ -26,7 +26,7 @@ from backtest.look_ahead.returns import session_returns
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import BoolArray, FloatArray
 from features.panel.asof import SHARE_COUNT
-from features.panel.cleaned import as_known
+from features.panel.cleaned import as_known, in_currency_of
 from features.panel.derived import cached, column
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
@@ -203,7 +203,10 @@ SPREAD_WINDOWS: dict[SpreadEstimator, int] = {"corwin_schultz": 21, "roll": 63}
 
 
 def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel:
-    """Build the cost terms of the sessions ``held``, which may end after the last session of the panel."""
+    """Build the cost terms of the sessions ``held``, which may end after the last session of the panel.
+
+    The capital is in the currency of the first one (`features.panel.cleaned.in_currency_of`).
+    """
     costs, capital, half_spread, impact = (
         settings.costs,
         settings.capital,
@@ -211,7 +214,8 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
         None,
     )
     if capital is not None and costs.impact_coefficient:
-        rate_TN = rows_of(_impact_rates(panel, settings.execution.window), panel, held)
+        quoted = in_currency_of(panel, held.start or 0)
+        rate_TN = rows_of(_impact_rates(quoted, settings.execution.window), panel, held)
         impact = SquareRootImpact(costs.impact_coefficient, capital, rate_TN)
     spread: Rate
     if isinstance(half_spread, float):
@@ -232,7 +236,10 @@ def book_costs(settings: BacktestConfig, panel: Panel, held: slice) -> CostModel
 
 
 def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: int) -> Execution:
-    """Build price of execution and participation cap of ``held``; after the data, the price is the close."""
+    """Build price of execution and participation cap of ``held``; after the data, the price is the close.
+
+    The capital is in the currency of the first session (`features.panel.cleaned.in_currency_of`).
+    """
     execution = settings.execution
     if execution.price != "close" and delay < 1:
         raise ConfigError(
@@ -254,14 +261,15 @@ def book_execution(settings: BacktestConfig, panel: Panel, held: slice, delay: i
         return np.concatenate([fill_TN, np.ones_like(fill_TN[:1])])
 
     fill_SN, cap, lot_TN = None, None, None
+    quoted = in_currency_of(panel, held.start or 0)
     if execution.price != "close":
         fill_SN = cached(panel, ("price over close", execution.price), fill)
     if settings.capital is not None and execution.participation_cap is not None:
-        volume_TN = rows_of(dollar_volumes(panel, execution.window), panel, held)
+        volume_TN = rows_of(dollar_volumes(quoted, execution.window), panel, held)
         cap = ParticipationCap(execution.participation_cap, settings.capital, volume_TN)
     if settings.capital is not None and execution.lot is not None:
         with np.errstate(divide="ignore", invalid="ignore"):  # the last known unit counts after the data
-            unit_TN = carry(panel.raw_close_TN / earned_index(panel))
+            unit_TN = carry(quoted.raw_close_TN / earned_index(panel))
         lot_TN = rows_of(execution.lot / settings.capital * unit_TN, panel, held)
     return Execution(
         None if fill_SN is None else rows_of(fill_SN, panel, held),

@@ -26,6 +26,7 @@ from backtest.analysis.styles import FactorData, FactorReturns, factor_data
 from backtest.risk import BookRisk, CharacteristicRisk, book_risk, by_risk, characteristic_risk
 from features.arithmetic.parallel import in_background
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.cleaned import in_currency_of
 from features.panel.panel import Panel, to_panel
 from pipelines.columns import table
 from pipelines.config.schema import Config
@@ -371,7 +372,7 @@ class _AnalysedBook:
         )
         market, volume_TN = (
             books.book_market(panel, self.held),
-            books.dollar_volumes(panel, window)[self.held],
+            books.dollar_volumes(in_currency_of(panel, self.held.start), window)[self.held],
         )
         yield from map(asdict, capacity(variant, self.rows, market, volume_TN, self.book.rate_T))
 

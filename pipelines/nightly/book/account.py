@@ -94,7 +94,7 @@ def real_account(config: Config, data: NightData, recorded: Recorded, capital: f
     booked = data.lake.rows("positions", ["session", "ticker", "price"], own)
     days = panel.dates_T.tolist()
     trades = place_trades(trades, Path(path), days, panel.tickers_N, set(booked["ticker"]))
-    first = min([_begun(data, recorded), *trades["t"]])
+    first = min([recorded.begun(panel), *trades["t"]])
     others = trades.filter(pl.col("n") >= panel.n_firms).unique("n").sort("n")["ticker"].to_list()
     prices = _prices(data, first, first, others, booked)
     shape, trades = prices.price_TN.shape, trades.with_columns(pl.col("t") - first)
@@ -157,17 +157,10 @@ def order_prices(data: NightData, recorded: Recorded, real: Real | None) -> Floa
     panel = data.market.panel
     price_N: FloatArray = panel.raw_close_TN[-1]
     if len(panel.wrong.session_K):
-        tonight, begun = panel.n_sessions - 1, _begun(data, recorded)
+        tonight, begun = panel.n_sessions - 1, recorded.begun(panel)
         prices = _prices(data, tonight, begun, [], pl.DataFrame()) if real is None else real.prices
         price_N = np.where(panel.traded_TN[-1], prices.price_TN[-1, : panel.n_firms], np.nan)
     return price_N
-
-
-def _begun(data: NightData, recorded: Recorded) -> int:
-    """Row of the panel in which the account begins; 0 if the prices do not have it."""
-    days = data.market.panel.dates_T.tolist()
-    begun = recorded.accounts["session"][0] if recorded.last else data.session
-    return days.index(begun) if begun in days else 0
 
 
 def _prices(data: NightData, first: int, begun: int, others: list[str], booked: pl.DataFrame) -> SharePrices:
@@ -296,7 +289,7 @@ def _positions(
         np.divide(real.fills.paid_TN, bought_TN, out=at_TN, where=bought_TN != 0)
     elif before.course is not None:
         course, first, tickers, start_N = before.course, before.start, panel.tickers_N, before.start_N
-        prices = _prices(data, first, _begun(data, recorded), [], pl.DataFrame())
+        prices = _prices(data, first, recorded.begun(panel), [], pl.DataFrame())
         terms = BacktestConfig.model_validate(json.loads(recorded.accounts["terms"][-1]))
         at_TN = _fill_prices(terms, panel, slice(first, panel.n_sessions), prices)
     else:

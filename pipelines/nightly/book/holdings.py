@@ -23,6 +23,7 @@ from backtest.accounts.result import ledger_frame
 from backtest.books.decisions import funded
 from features.arithmetic.rolling import carry
 from features.arrays import BoolArray, DateArray, FloatArray, frozen
+from features.panel.cleaned import in_currency_of
 from features.panel.delistings import DelistingRule, find_delistings
 from features.panel.panel import Panel
 from pipelines.config.sections import BacktestConfig
@@ -419,9 +420,8 @@ class _Rolling:
                 later_TN[:] = self._market.state_TN[rows[at - first :]]
                 later_TN[:, small_N] &= np.uint8(255 - TRADABLE)
         market, settings = BookMarket(self._market.value_TN[rows], state_TN), self._settings(terms)
-        span = slice(first, last + 1)
-        costs = book_costs(settings, self._panel, span)
-        execution = book_execution(settings, self._panel, span, 1)
+        span, panel = slice(first, last + 1), in_currency_of(self._panel, self._recorded.begun(self._panel))
+        costs, execution = book_costs(settings, panel, span), book_execution(settings, panel, span, 1)
         course = roll_forward(account, target_TN, market, costs, execution, cut_T=cut_T)
         end = replace(course.account, open_N=np.where(small_N, 0.0, course.account.open_N))
         return replace(course, account=end)
@@ -497,6 +497,12 @@ class Recorded:
     def last(self) -> dt.date | None:
         """Session of the last night; None before the first one."""
         return None if self.accounts.is_empty() else self.accounts["session"][-1]
+
+    def begun(self, panel: Panel) -> int:
+        """Row of the panel in which the account begins; 0 if the prices do not have it."""
+        days = panel.dates_T.tolist()
+        session = days[-1] if self.last is None else self.accounts["session"][0]
+        return days.index(session) if session in days else 0
 
     @property
     def made(self) -> pl.DataFrame:

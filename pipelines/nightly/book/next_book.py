@@ -21,6 +21,7 @@ from backtest.books.decisions import affordable, book_targets, funded, last_limi
 from backtest.books.rules.optimised import Optimised
 from backtest.books.schedules import Schedule
 from features.arrays import BoolArray, FloatArray, IntArray
+from features.panel.cleaned import in_currency_of
 from features.panel.delistings import DelistingRule
 from features.panel.panel import Panel, to_panel
 from pipelines.columns import validated
@@ -72,7 +73,8 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
     actual = None if real is None else real.actual
     before = hold(recorded, panel, data.tables.get("securities"), rule, delay=delay, actual=actual)
     booked, said = book_sessions(configured, data, recorded, before, real)
-    rows, cut = _rows(config, name, data, before, decided, order_prices(data, recorded, real))
+    price_N, quoted = order_prices(data, recorded, real), in_currency_of(panel, recorded.begun(panel))
+    rows, cut = _rows(config, name, data, quoted, before, decided, price_N)
     key = {"config": config.name, "session": data.session, "created_at": dt.datetime.now(dt.UTC)}
 
     def of_night(table: type[dy.Schema], frame: pl.DataFrame) -> pl.DataFrame:
@@ -165,10 +167,19 @@ def _decide(  # noqa: PLR0917  # the inputs of a decision
 
 
 def _rows(  # noqa: PLR0917  # what a night has
-    config: Config, name: str, data: NightData, before: Held, decided: _Decided, price_N: FloatArray
+    config: Config,
+    name: str,
+    data: NightData,
+    panel: Panel,
+    before: Held,
+    decided: _Decided,
+    price_N: FloatArray,
 ) -> tuple[pl.DataFrame, float]:
-    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``."""
-    panel, quarantined = data.market.panel, quarantined_tickers(data.lake, data.session)
+    """Every firm that is held, targeted or to be traded, with the columns of the table ``books``.
+
+    Closes as quoted of ``panel`` are in the currency of the account.
+    """
+    quarantined = quarantined_tickers(data.lake, data.session)
 
     def estimate(trade_N: FloatArray) -> OrderEstimates:
         trade_N[np.abs(trade_N) < _DUST] = 0.0

@@ -36,6 +36,7 @@ def panel_of(closes: Prices, wrong: list[tuple[int, str, bool]] = [], **columns:
     frame = pl.DataFrame(
         [(DAYS[t], ticker, price) for t, ticker, price in wrong], ["date", "ticker", "price"], orient="row"
     )
+    frame = frame.with_columns(currency=pl.lit(value=False))
     return build_panel(prices, wrong=frame if wrong else None)
 
 
@@ -121,6 +122,6 @@ def test_a_delisting_after_a_wrong_last_price_pays_its_return() -> None:
         },
         schema_overrides={"valid_to": pl.Date},
     )
-    wrong = pl.DataFrame({"date": [DAYS[4]], "ticker": ["A"], "price": [True]})
+    wrong = pl.DataFrame({"date": [DAYS[4]], "ticker": ["A"], "price": [True], "currency": [False]})
     panel = build_panel(prices, securities, wrong=wrong)
     np.testing.assert_allclose(earned_index(panel)[:, 0], [2, 2, 2, 2, 2, 1, 1, 1], rtol=1e-14)

@@ -290,7 +290,7 @@ def test_a_row_in_another_unit_changes_no_cap_weight(market: Market, tiny_config
     times_TN[t:, n] = 128.0  # a power of two, so that nothing is rounded
     names = ("close_TN", "raw_close_TN", "total_return_index_TN")
     jumped = replace(panel, **{name: getattr(panel, name) * times_TN for name in names})
-    wrong = WrongRows(np.array([t]), np.array([n]), np.array([False]))
+    wrong = WrongRows(np.array([t]), np.array([n]), np.array([False]), np.array([True]))
     found = [
         measured(replace(market, panel=one), tiny_config, benchmarks={"cap": "cap_weighted"})
         for one in (panel, replace(jumped, wrong=wrong))

@@ -18,6 +18,7 @@ from backtest.books.rules.rank_weighted import RankWeighted
 from backtest.risk import RISK_STYLES
 from features.panel.cleaned import as_known
 from features.panel.derived import daily_return
+from features.panel.holding import earned_index
 from features.panel.panel import Panel, WrongRows, build_panel
 from pipelines.config.sections import BacktestConfig
 from pipelines.results.books import book_costs, book_execution
@@ -27,7 +28,7 @@ WINDOW = 20
 
 
 def wrong_row(*, price: bool) -> WrongRows:
-    return WrongRows(np.array([TICK]), np.array([FIRM]), np.array([price]))
+    return WrongRows(np.array([TICK]), np.array([FIRM]), np.array([price]), np.array([not price]))
 
 
 def market(close: float | None, *, flagged: bool = False) -> Panel:
@@ -148,3 +149,38 @@ def test_a_limit_is_unknown_on_a_row_in_another_unit(panels: tuple[Panel, Panel,
     ).bar_TN
     assert bar_TN is not None
     assert bar_TN[TICK, FIRM] == 0.0
+
+
+def test_lots_and_volumes_after_a_row_in_another_currency(panels: tuple[Panel, Panel, Panel]) -> None:
+    """From the tick on, one firm is quoted in hundredths."""
+    pounds = panels[2]
+    times_TN = np.ones_like(pounds.close_TN)
+    times_TN[NEXT:, FIRM] = 100.0
+    names = ("open_TN", "high_TN", "low_TN", "close_TN", "raw_close_TN", "total_return_index_TN")
+    changed = {name: getattr(pounds, name) * times_TN for name in names}
+    yes, no = np.array([True]), np.array([False])
+    wrong = WrongRows(np.array([NEXT]), np.array([FIRM]), no, yes)
+    pence = dataclasses.replace(pounds, **changed, wrong=wrong)
+    config = BacktestConfig.model_validate(
+        {"capital": 1e6, "execution": {"window": WINDOW, "lot": 100, "unfilled": "carry"}}
+    )
+
+    def amounts(panel: Panel, held: slice) -> list[np.ndarray]:
+        costs, execution = book_costs(config, panel, held), book_execution(config, panel, held, 1)
+        assert execution.cap is not None
+        assert execution.lot_TN is not None
+        assert costs.impact is not None
+        value_TN = execution.lot_TN[:-1] * earned_index(panel)[held]
+        return [value_TN, execution.cap.dollar_volume_TN, costs.impact.volatility_per_root_volume_TN]
+
+    flat = pounds.raw_close_TN[TICK - 1, FIRM] / pounds.raw_close_TN[NEXT, FIRM]  # the row earns nothing
+    for first, times in ((TICK - WINDOW, flat), (NEXT, 100.0)):
+        held = slice(first, pounds.n_sessions + 1)
+        for power, got, expected in zip(
+            (1.0, 1.0, -0.5), amounts(pence, held), amounts(pounds, held), strict=True
+        ):
+            after = slice(NEXT + WINDOW + 1 - first, None)
+            assert np.isfinite(expected[after, FIRM]).any()
+            np.testing.assert_allclose(got[after, FIRM], expected[after, FIRM] * times**power, rtol=1e-9)
+            others = np.arange(panels[0].n_firms) != FIRM
+            np.testing.assert_array_equal(got[:, others], expected[:, others])

@@ -50,10 +50,9 @@ def test_a_row_in_another_unit_earns_nothing(
     free = [f"backtest.costs.{name}=0" for name in ("half_spread_bps", "commission_bps")]
     places = [f"lake={tmp_path / 'lake'}", f"output={tmp_path / 'runs'}", "universe.min_history=5"]
     book = "backtest.books={long_short: {kind: top_k_long_only, k: 2}}"
-    config = load_config(
-        ROOT / "configs" / "nightly_demo.yaml",
-        [*places, *free, *account, book, "backtest.execution.price=close"],
-    )
+    terms = ["backtest.execution={price: close, lot: 10}", "backtest.capital=1e6"]
+    free.append("backtest.costs.impact_coefficient=0")
+    config = load_config(ROOT / "configs" / "nightly_demo.yaml", [*places, *free, *account, book, *terms])
     flag = {"table": "prices", "row_hash": "x", "date": FLAGGED_ON, "ticker": FIRM, "rule": rule}
     flag |= {"evidence": "", "cleared": False, "known_on": FLAGGED_ON}
     nav, shares = {}, {}
