@@ -26,7 +26,7 @@ from backtest.look_ahead.returns import session_returns
 from features.arithmetic.rolling import carry, rolling_mean, rolling_std
 from features.arrays import BoolArray, FloatArray
 from features.panel.asof import SHARE_COUNT
-from features.panel.cleaned import as_known, in_currency_of
+from features.panel.cleaned import as_known, in_currency_of, quoted_unit
 from features.panel.derived import cached, column
 from features.panel.holding import earned_index, tradable
 from features.panel.panel import Panel
@@ -155,8 +155,7 @@ class Benchmarks:
         from features.library.characteristics.amounts import market_equity
 
         panel = self._market.panel
-        unit_TN = as_known(panel, lambda known: known.close_TN) / panel.close_TN  # 1 but for another unit
-        return market_equity(panel) * unit_TN
+        return market_equity(panel) * quoted_unit(panel, ~panel.wrong.price_K)
 
 
 def book_market(panel: Panel, held: slice, total_return_index_TN: FloatArray | None = None) -> BookMarket:

@@ -282,15 +282,16 @@ def test_an_evaluation_depends_on_the_closes_and_the_returns_of_trials_do_not(
     assert assumptions_id(own.backtest, 1) == assumptions_id(plain.backtest, 1)
 
 
-def test_a_row_in_another_unit_changes_no_cap_weight(market: Market, tiny_config: Config) -> None:
-    """From a flagged row on, one firm is quoted in hundredths."""
+@pytest.mark.parametrize("rule", ["currency_jump", "dividend_above_price"])
+def test_a_row_in_another_unit_changes_no_cap_weight(market: Market, tiny_config: Config, rule: str) -> None:
+    """From a flagged row on, one firm is quoted in hundredths, or it has paid a hundred times its price."""
     panel, t = market.panel, SESSIONS[0] + 10
     n = int(np.flatnonzero(panel.traded_TN.all(axis=0) & np.isfinite(market_equity(panel)[t]))[0])
     times_TN = np.ones_like(panel.close_TN)
     times_TN[t:, n] = 128.0  # a power of two, so that nothing is rounded
-    names = ("close_TN", "raw_close_TN", "total_return_index_TN")
+    names = ["close_TN", "total_return_index_TN", *(["raw_close_TN"] if rule == "currency_jump" else [])]
     jumped = replace(panel, **{name: getattr(panel, name) * times_TN for name in names})
-    wrong = WrongRows(np.array([t]), np.array([n]), np.array([False]), np.array([True]))
+    wrong = WrongRows(np.array([t]), np.array([n]), np.array([False]), np.array([rule == "currency_jump"]))
     found = [
         measured(replace(market, panel=one), tiny_config, benchmarks={"cap": "cap_weighted"})
         for one in (panel, replace(jumped, wrong=wrong))
