@@ -14,9 +14,10 @@ from pipelines.config.load import check_config
 from pipelines.errors import ConfigError, DataError
 from pipelines.files import plain_name, write_text
 from pipelines.ingest.ingest import refuse_mostly_broken
-from pipelines.ingest.rules import DATE_RULES, add_neighbours, describe_gaps, find_violations, rejected_gaps
+from pipelines.ingest.rules import add_neighbours, describe_gaps, find_violations, rejected_gaps
 from pipelines.ingest.settings import QualityConfig
 from pipelines.lake.contracts import Checked, check, quarantined
+from pipelines.lake.gaps import DATE_RULES
 from pipelines.sources.files.reading import day
 from pipelines.sources.files.recognise import recognise_prices
 from pipelines.sources.files.source import FilesSource

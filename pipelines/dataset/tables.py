@@ -9,7 +9,7 @@ import polars as pl
 from features.panel.panel import PRICE_COLUMNS
 from pipelines.config.schema import Config
 from pipelines.errors import DataError
-from pipelines.lake.gaps import with_events_of_gaps
+from pipelines.lake.gaps import DATE_RULES, with_events_of_gaps
 from pipelines.lake.lake import Lake
 from pipelines.lake.renames import follow_renames, last_names
 from pipelines.lake.schemas import READ_TABLES, forget_later, rows_known
@@ -40,6 +40,7 @@ def read_tables(
     named = follow_renames(held)
     if "prices" in named and "gaps" in named:
         named["prices"] = with_events_of_gaps(named["prices"], named["gaps"])
+        named["gaps"] = named["gaps"].filter(~pl.col("rule").is_in(DATE_RULES))
     return named
 
 

@@ -25,7 +25,7 @@ from pipelines.format import abbreviate
 from pipelines.ingest.calendars import sessions_between, with_sessions
 from pipelines.ingest.settings import AS_PUBLISHED, CalendarOverrides, QualityConfig
 from pipelines.lake.contracts import Checked, hash_of, quarantined
-from pipelines.lake.gaps import with_events_of_gaps
+from pipelines.lake.gaps import DATE_RULES, with_events_of_gaps
 from pipelines.lake.lake import Lake
 from pipelines.lake.schemas import STAMPS, Flags, Gaps, empty, finite, positive
 
@@ -54,8 +54,6 @@ SPARSE_DATES: Final = 20
 """A date with a row for less than this share of the usual number of firms is no session. The usual number is
 the median of this many dates before it, or of as many after it if that is less: markets grow and shrink. For
 the first dates it is the median of the five that follow."""
-
-DATE_RULES: Final = ("closed_session", "sparse_date")
 
 
 def _log(ratio: pl.Expr) -> pl.Expr:
@@ -310,11 +308,11 @@ class Inspector:
     ) -> tuple[Checked, Inspection]:
         """Check valid price rows, and the listings that were delivered with them, before they are stored."""
         kept, rejected = checked.valid, checked.rejected
+        listings, known = self._listings(securities), self._stored or ()
         if kept.is_empty():
-            return checked, Inspection()
+            return checked, Inspection(gaps=rejected_gaps(kept, rejected, listings, self._config, known))
         first, last = _span(kept)
         self._since = first if self._since is None else min(first, self._since)
-        listings = self._listings(securities)
         flags, flagged = empty("flags"), dict[str, int]()
         if self._rules:
             context = kept.clear() if self._complete else self._read_context(kept, first, last)
@@ -341,7 +339,7 @@ class Inspector:
             if self._stored is not None:
                 self._stored.update(tickers)
             flags, flagged = _update_flags(violations, open_flags, kept, now)
-        gaps = rejected_gaps(kept, rejected, listings, self._config)
+        gaps = rejected_gaps(kept, rejected, listings, self._config, known)
         if self._complete:
             gaps = pl.concat([gaps, missing_sessions(kept, listings, self._config)])
         gaps = gaps.unique(_KEY, keep="first", maintain_order=True)
@@ -477,23 +475,35 @@ _DOUBTED: Final = {  # of a rejected row -> rules that say that it is wrong, too
 
 
 def rejected_gaps(
-    kept: pl.DataFrame, rejected: pl.DataFrame, securities: pl.DataFrame | None, config: QualityConfig
+    kept: pl.DataFrame,
+    rejected: pl.DataFrame,
+    securities: pl.DataFrame | None,
+    config: QualityConfig,
+    stored: Collection[str] = (),
 ) -> pl.DataFrame:
-    """Return the gaps of rejected rows on sessions, of firms with prices and without a valid one then."""
+    """Return the gaps of rejected rows of firms with prices, here or ``stored``, but without one on the date.
+
+    A date that is no session has only rows with a split or a dividend, under one of `DATE_RULES`.
+    """
     lost = _lost_rows(rejected).unique(_KEY, keep="first", maintain_order=True)
-    lost = lost.join(kept, on=_KEY, how="anti").join(kept, on="ticker", how="semi")
+    lost = lost.join(kept, on=_KEY, how="anti").filter(pl.col("ticker").is_in({*stored, *kept["ticker"]}))
     if lost.is_empty():
         return empty("gaps")
-    source = pl.lit(kept["source"][0]).alias("source")
-    rows = pl.concat([kept.select(*_KEY, "source"), lost.select(*_KEY, source)])
+    source = rejected.select(pl.col("row").str.json_path_match("$.source").alias("source"))[0]
+    rows = pl.concat([kept.select(*_KEY, "source"), lost.select(*_KEY).join(source, how="cross")])
     dated = with_dates(rows, securities, config.calendar, config.calendar_overrides)
-    session = pl.col("session").fill_null(~pl.col("sparse"))
-    return lost.join(dated.filter(session), on=_KEY, how="semi").select(Gaps.column_names())
+    session = pl.col("session").fill_null(~pl.col("sparse")) & ~pl.col("rule").is_in(DATE_RULES)
+    event = (pl.col("split_ratio") != 1) | (pl.col("dividend") != 0)
+    none = (
+        pl.when(pl.col("session").is_null()).then(pl.lit("sparse_date")).otherwise(pl.lit("closed_session"))
+    )
+    found = lost.join(dated, on=_KEY, how="left", maintain_order="left").filter(session | event)
+    return found.with_columns(rule=pl.when(session).then("rule").otherwise(none)).select(Gaps.column_names())
 
 
 def _lost_rows(rejected: pl.DataFrame) -> pl.DataFrame:
     """Return rejected rows as gaps, with the split and the dividend that nothing contradicts."""
-    lost = rejected.filter(~pl.col("rule").is_in(DATE_RULES)).select(
+    lost = rejected.select(
         pl.col("row").str.json_path_match("$.date").str.to_date("%Y-%m-%d", strict=False).alias("date"),
         pl.col("row").str.json_path_match("$.ticker").alias("ticker"),
         "rule",
@@ -538,7 +548,7 @@ def missing_sessions(
 
 def describe_gaps(gaps: pl.DataFrame, rows: pl.DataFrame) -> list[str]:
     """Say in up to two sentences how many sessions are incomplete, and which have no price at all."""
-    gaps = gaps.join(rows, on=_KEY, how="anti")
+    gaps = gaps.filter(~pl.col("rule").is_in(DATE_RULES)).join(rows, on=_KEY, how="anti")
     held = gaps.join(rows, on="date", how="semi")
     lost = gaps.join(rows, on="date", how="anti").group_by("date").agg("rule").sort("date")
     sentences = []

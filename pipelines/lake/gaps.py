@@ -4,6 +4,9 @@ from typing import Final
 
 import polars as pl
 
+DATE_RULES: Final = ("closed_session", "sparse_date")
+"""Rules whose rows are of no session. Such a row is no gap, and in the table only for its events."""
+
 _KEY: Final = ["date", "ticker"]
 
 

@@ -85,7 +85,8 @@ class Gaps(dy.Schema):
     """Prices that are missing although the session is known: a row was rejected, or the session is missing.
 
     Ingest writes this table. A firm without a row here and in ``prices`` is halted. ``split_ratio`` and
-    ``dividend`` are those of the rejected row; null is none, or unknown.
+    ``dividend`` are those of the rejected row; null is none, or unknown. Rows under the rule
+    ``closed_session`` or ``sparse_date`` are of no session, and only keep a split or a dividend.
     """
 
     date, ticker = key_date(), key_text()

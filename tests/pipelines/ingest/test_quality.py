@@ -14,7 +14,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from places import DATA
 
+from features.panel.panel import build_panel
 from pipelines.config.load import check_config
+from pipelines.dataset.tables import read_tables
 from pipelines.errors import ConfigError
 from pipelines.ingest.ingest import IngestSummary, describe_ingest, ingest
 from pipelines.ingest.rules import PRICE_RULES, add_neighbours, find_coverage_collapses, find_violations
@@ -306,6 +308,32 @@ def test_a_date_with_a_row_for_few_firms_is_no_session(tmp_path: Path, day: date
     assert day not in lake.read("prices")["date"].to_list()
     assert not lake.exists("gaps")
     assert summary.incomplete == ()
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["one_delivery", "batch_by_batch"])
+@pytest.mark.parametrize("rule", ["sparse_date", "closed_session", "close_is_positive"])
+def test_a_row_of_no_session_leaves_its_split_to_the_next_price(
+    tmp_path: Path, rule: str, live: bool
+) -> None:
+    frame, lake = market(20, 20), Lake(tmp_path)
+    halved = (pl.col("ticker") == "F0") & (pl.col("date") > SATURDAY)
+    frame = frame.with_columns(pl.when(halved).then(pl.col("close") / 2).otherwise("close").alias("close"))
+    stray = frame.head(1).with_columns(date=pl.lit(SATURDAY), split_ratio=pl.lit(2.0))
+    if rule == "close_is_positive":
+        stray = stray.with_columns(close=pl.lit(-1.0))
+    quality = QualityConfig(calendar="XNYS" if rule == "closed_session" else None)
+    delivered = pl.concat([frame, stray], how="diagonal")
+    if live:
+        ingest_given(lake, delivered.filter(pl.col("date") <= SATURDAY), quality)
+        ingest_given(lake, delivered.filter(pl.col("date") > SATURDAY), quality)
+    else:
+        assert ingest_whole(lake, delivered, quality).incomplete == ()
+    assert quarantined(lake) == [(rule, 1)]
+    assert stored_flags(lake) == []
+    tables = read_tables(lake, lake.versions_to_read())
+    split = tables["prices"].filter(pl.col("split_ratio") != 1)
+    assert split.select("ticker", "date").rows() == [("F0", date(2023, 5, 22))]
+    assert SATURDAY not in build_panel(tables["prices"], gaps=tables["gaps"]).dates_T.tolist()
 
 
 def test_a_stored_row_of_no_session_is_withdrawn_when_the_calendar_is_named(tmp_path: Path) -> None:

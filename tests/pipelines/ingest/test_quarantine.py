@@ -353,20 +353,23 @@ class Night:
 
     name = "given"
 
-    def __init__(self, session: date) -> None:
+    def __init__(self, *sessions: date) -> None:
         rows = pl.read_csv(SPLIT.encode(), try_parse_dates=True, schema_overrides={"dividend": pl.Float64})
-        self.prices = rows.filter(pl.col("date").is_in([date(2020, 1, 2), session]))
+        self.prices = rows.filter(pl.col("date").is_in(sessions))
 
     def batches(self, stored: StoredData) -> Iterator[SourceTables]:
         yield SourceTables({"prices": self.prices})
 
 
+@pytest.mark.parametrize("again", [[], [2]], ids=["alone", "with_an_earlier_row"])
 @pytest.mark.parametrize("nights", [[], [2, 3, 6, 7, 8]], ids=["one_delivery", "night_by_night"])
-def test_a_rejected_row_keeps_its_split_and_dividend(tmp_path: Path, nights: list[int]) -> None:
+def test_a_rejected_row_keeps_its_split_and_dividend(
+    tmp_path: Path, nights: list[int], again: list[int]
+) -> None:
     lake = Lake(tmp_path / "lake")
     quality = QualityConfig(split_without_return="reject", return_without_split="reject")
     for day in nights:
-        ingest(Night(date(2020, 1, day)), lake, quality=quality)
+        ingest(Night(*(date(2020, 1, one) for one in {day, *again})), lake, quality=quality)
     if not nights:
         (tmp_path / "prices.csv").write_text(SPLIT)
         ingest(files_source(tmp_path / "prices.csv"), lake, quality=quality)
