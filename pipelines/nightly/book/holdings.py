@@ -247,6 +247,8 @@ class _Rolling:
             kept, unit = sum(one.weight for one in self._absent.values()), 1.0
             now = replace(actual.account, cash=actual.account.cash + kept, goal=now.goal)
             self._missed = {}
+        if delay > 1:  # else tonight says what is too small
+            now = replace(now, open_N=np.where(self._dropped(tonight + 1 - delay), 0.0, now.open_N))
         then = self._continued(now, tonight, max([tonight + delay - 1, *orders]), orders).account
         nav, later = now.nav, then.nav
         if nav <= 0 or later <= 0:
@@ -278,6 +280,13 @@ class _Rolling:
             start=self._start,
             start_N=start.value_N,
         )
+
+    def _dropped(self, at: int) -> BoolArray:
+        """Firms that trade tonight, and whose open order the night of a session called too small."""
+        rows = self._recorded.of(self._day_T[max(at, 0)].item()).filter(pl.col("bound") == TOO_SMALL)
+        small_N = place(rows.with_columns(small=1.0), "small", self._panel, self._recorded.renames) > 0
+        dropped_N: BoolArray = small_N & ((self._market.state_TN[-1] & TRADABLE) > 0)
+        return dropped_N
 
     def _place(self, row: Mapping[str, Any]) -> None:
         """Place one recorded position on the panel, or keep it aside if the data do not have its firm."""

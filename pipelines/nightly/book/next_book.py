@@ -83,8 +83,9 @@ def next_book(config: Config, data: NightData, signals: pl.DataFrame, recorded: 
 
     version = signals.sort("session")["version"][-1]
     rows = of_night(Books, rows.with_columns(book=pl.lit(name), version=pl.lit(version)))
-    kept = 0.0 if decided.state == "made" else config.nightly.account.min_trade
-    holdings = of_night(Holdings, _holdings(data, before, kept))
+    replaced = decided.state == "made" or delay > 1  # `hold` drops what an earlier night called too small
+    least = 0.0 if replaced else config.nightly.account.min_trade
+    holdings = of_night(Holdings, _holdings(data, before, least))
     terms = config.backtest.model_dump_json(include={"costs", "execution", "capital"})
     if decided.state != "made" and recorded.last is not None:
         terms = recorded.accounts["terms"][-1]  # without a new order, those of the last one go on

@@ -458,27 +458,31 @@ def test_small_trades_pay_for_no_purchase_and_are_not_made_later(tmp_path: Path)
     np.testing.assert_allclose(booked["bought"], sent["shares"], rtol=1e-12)
 
 
-def test_what_a_night_drops_of_an_open_order_is_not_filled_later(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("delay", "every"), [(1, 20), (2, 20), (2, 4), (3, 5)])
+def test_what_a_night_drops_of_an_open_order_is_not_filled_later(
+    tmp_path: Path, delay: int, every: int
+) -> None:
+    """At delays of 2 and 3, a decision that is not traded yet follows the night that drops the rest."""
     world, lake, config = World(troubled=False), Lake(tmp_path / "lake"), demo(tmp_path, min_trade=0.02)
     free = {"half_spread_bps": 0.0, "commission_bps": 0.0, "impact_coefficient": 0.0}
-    book = {"long_short": TopKLongOnly(kind="top_k_long_only", k=6, rebalance_every=20)}
+    book = {"long_short": TopKLongOnly(kind="top_k_long_only", k=6, rebalance_every=every)}
     costs = config.backtest.costs.model_copy(update=free)
-    config = of_backtest(config, books=book, costs=costs, capital=1e8)
+    config = of_backtest(config, books=book, costs=costs, capital=1e8, delay=delay)
     for firm in FIRMS:
         world.close[firm] = dict.fromkeys(DAYS, 50.0)
     rows = [(day, firm, str(MODEL), 6.0 - abs(n - 6)) for day in NIGHTS for n, firm in enumerate(FIRMS)]
     signals = pl.DataFrame(rows, schema=["session", "ticker", "version", "signal"], orient="row")
     ordered: list[float] = []
-    for at, session in enumerate(NIGHTS[:6]):
+    for at, session in enumerate(NIGHTS[: delay + 5]):
         world.deliver(lake, session)
         made = play(lake, config, session, signals.filter(pl.col("session") <= session))
-        if at > 0:  # the cap fills 5% of NAV
-            expected = min(ordered[-1], 1e8 * 0.05 / 50.0)
+        if at >= delay:  # the cap fills 5% of NAV
+            expected = min(ordered[-delay], 1e8 * 0.05 / 50.0)
             bought = made.tables["positions"].filter(ticker=FIRMS[6], session=session)["bought"].sum()
             assert bought == pytest.approx(expected, rel=1e-9), session
         ordered += made.tables["books"].filter(ticker=FIRMS[6])["shares"].to_list()
     assert ordered[2] > 0.0
-    assert ordered[3:] == [0.0] * 3, "1.7% of NAV are left"
+    assert ordered[3:] == [0.0] * (delay + 2), "1.7% of NAV are left"
 
 
 @pytest.mark.parametrize(
