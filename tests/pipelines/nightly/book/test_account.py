@@ -312,7 +312,7 @@ def test_a_short_position_without_data_pays_the_borrow_fee(tmp_path: Path) -> No
     profits = lake.read("profits").sort("session")
     earned = profits["pnl"] + profits["revision"]
     np.testing.assert_allclose(profits["nav"], 1e6 + earned.cum_sum(), rtol=1e-12)
-    assert profits["revision"].abs().max() < 1e-6
+    assert (profits["revision"].abs() < 1e-6).all()
 
 
 def test_the_shortfall_of_a_firm_is_not_that_of_the_next_firm_with_its_ticker(tmp_path: Path) -> None:
