@@ -98,6 +98,7 @@ def test_a_worker_uses_freed_memory_again_unless_the_user_says_otherwise(
         if given is not None:
             monkeypatch.setenv(name, given)
     pages = [one.result for one in ended(POOL, work_on(new_pages), 2).values()]
+    assert len(pages) == 2
     assert all(number > 10_000 if given else number < 100 for number in pages), pages
 
 

@@ -1,4 +1,7 @@
-"""Quality rules: each detects its defect, in one delivery or night by night, and flags no valid market."""
+"""Quality rules: each detects its defect, in one delivery or night by night, and flags no valid market.
+
+This file is long because every rule has a market with its defect.
+"""
 
 from __future__ import annotations
 
